@@ -1,0 +1,63 @@
+"""Knows every way in which serving a request can fail, and whose fault each is.
+
+Refuses to know HTTP and gRPC codes: those are chosen at the edges, in one table each.
+
+    TandemError
+    |-- BadRequest            the caller's fault; says which parameter, which value, what to do
+    |-- Overloaded            ours for now; the caller should come back after `retry_after_seconds`
+    |-- Cancelled             the caller went away
+    |-- DraftLost             the draft cannot be reached or forgot the session; text goes on with K = 0
+    |-- TargetLost            the target cannot be reached; the driver re-opens elsewhere or fails the request
+    |   `-- SessionLost       the target lives but does not know this session or incarnation; re-open
+    |-- StaleOffset           a round refers to a prefix that the engine has moved past; never retried blindly
+    |-- NotANumber            the model produced NaN logits; the request fails, nothing is guessed
+    `-- ModelRefused          a model folder or a pair that cannot be served; says which file or field
+"""
+
+
+class TandemError(Exception):
+    """Root of the tree; never raised itself."""
+
+
+class BadRequest(TandemError):
+    """The request is wrong: `parameter` names the field as the caller wrote it."""
+
+    def __init__(self, message: str, *, parameter: str | None = None) -> None:
+        super().__init__(message)
+        self.parameter = parameter
+
+
+class Overloaded(TandemError):
+    """There is no room now; worth another try after `retry_after_seconds`."""
+
+    def __init__(self, message: str, *, retry_after_seconds: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class Cancelled(TandemError):
+    """The caller no longer wants the answer."""
+
+
+class DraftLost(TandemError):
+    """The draft is gone or has forgotten the session; never fatal."""
+
+
+class TargetLost(TandemError):
+    """The target is gone; what was emitted so far stays true."""
+
+
+class SessionLost(TargetLost):
+    """The target answers but holds no such session in this incarnation."""
+
+
+class StaleOffset(TandemError):
+    """A verify names an offset that is not the number of tokens committed so far."""
+
+
+class NotANumber(TandemError):
+    """A row of logits holds NaN: no distribution exists, so no token is drawn."""
+
+
+class ModelRefused(TandemError):
+    """A model or a pair cannot be served; the message names the file or field and what to do."""

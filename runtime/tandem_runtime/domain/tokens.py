@@ -1,0 +1,195 @@
+"""Knows the values that a speculation round is made of: requests, proposals, verdicts, rounds.
+
+Refuses to know tensors, protobuf, clocks and text.
+
+Words (the same in code, wire, metrics and docs). A *proposal* is K token ids offered by a draft. A *verdict* says how
+many of them the target *accepted* and gives the one token that follows: *recovered* after a rejection, *bonus* after a
+full accept. K = 0 is ordinary decoding: an empty proposal, whose verdict is one token. *Offset* counts the tokens
+committed by the session so far, prompt excluded; position t of the output is the token at offset t.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NewType, TypeAlias
+
+TokenId: TypeAlias = int
+SessionId = NewType("SessionId", str)
+Incarnation = NewType("Incarnation", str)
+"""One life of an engine's process: a restarted engine has another, so that stale sessions are told apart."""
+
+
+class Verification(StrEnum):
+    """How proposals are judged; see `domain.verification` for the laws."""
+
+    COUPLED = "Coupled"
+    REJECTION = "Rejection"
+
+
+class FinishReason(StrEnum):
+    """Why the output ended, in OpenAI's words."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParameters:
+    """What shapes the target's law at every position, the same on both sides of the wire.
+
+    `temperature` 0 is greedy with ties to the lowest id. `top_k` 0 and `top_p` 1 and `min_p` 0 are off. `logit_bias`
+    holds (token, bias) pairs in token order. `seed` is 64 bits; `choice` tells the n choices of one request apart.
+    """
+
+    seed: int
+    choice: int = 0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    logit_bias: tuple[tuple[TokenId, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SparseRow:
+    """q at one position as it was really sampled: `ids[i]` had probability `probabilities[i]`, every other id none.
+
+    Probabilities are float32 values summing to 1 within rounding; a one-hot drafter sends one id with probability 1.
+    """
+
+    ids: tuple[TokenId, ...]
+    probabilities: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """K guesses and, in rejection mode, the K distributions they were drawn from (absent in coupled mode)."""
+
+    ids: tuple[TokenId, ...] = ()
+    q: tuple[SparseRow, ...] | None = None
+    draft_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The target's raw log-probability of an emitted token, and of the likeliest ones in `top`, likeliest first."""
+
+    logprob: float
+    top: tuple[tuple[TokenId, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the target says of one proposal: `accepted` of its ids stand, then `token` follows.
+
+    `logprobs` has accepted + 1 entries when the session asked for them. Seconds are the target's own.
+    """
+
+    round: int
+    offset: int
+    accepted: int
+    token: TokenId
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    queue_seconds: float = 0.0
+    forward_seconds: float = 0.0
+    kv_used: float = 0.0
+    """Share of the engine's KV memory in use, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """Begin or resume a session: `output` holds the tokens committed before (empty at first), apart from the prompt."""
+
+    session: SessionId
+    prompt: tuple[TokenId, ...]
+    output: tuple[TokenId, ...]
+    parameters: SamplingParameters
+    verification: Verification
+    max_tokens: int
+    logprobs: int | None = None
+    """How many alternatives to report per token; None: report nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The engine holds the session. Prefill happens with the first round."""
+
+    incarnation: Incarnation
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyRound:
+    """Judge `proposal`, which continues the output at `offset`. The same round again returns the stored verdict."""
+
+    session: SessionId
+    incarnation: Incarnation
+    round: int
+    offset: int
+    proposal: Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class RunRounds:
+    """Go on alone from `offset` for up to `max_tokens` empty rounds, numbered from `round`, or to an end token."""
+
+    session: SessionId
+    incarnation: Incarnation
+    round: int
+    offset: int
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProposeRound:
+    """Offer `k` tokens after the output so far. `committed` holds the tokens committed since `base` (an offset)."""
+
+    session: SessionId
+    incarnation: Incarnation
+    base: int
+    committed: tuple[TokenId, ...]
+    k: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreTokens:
+    """For each of `ids`, emitted by the target from `base` on: would this draft have proposed it? (coupled match)"""
+
+    session: SessionId
+    incarnation: Incarnation
+    base: int
+    ids: tuple[TokenId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine can do, told once at connection."""
+
+    model_digest: str
+    tokenizer_digest: str
+    vocab_size: int
+    max_length: int
+    """Prompt plus output tokens that one session may hold."""
+    determinism: str
+    """`Bitwise` or `NearTie`."""
+    verifications: tuple[Verification, ...] = (Verification.COUPLED, Verification.REJECTION)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One propose-verify exchange as controller, metrics and evidence read it: the one definition for all three.
+
+    examined = accepted + 1 if something was rejected, else accepted: what conditional acceptance divides by.
+    """
+
+    proposed: int
+    accepted: int
+    emitted: int
+    """Tokens that this round added to the answer: accepted + 1, less what lies beyond an ending."""
+    draft_seconds: float
+    verify_seconds: float
+    """As the gateway sees it: queue, network and forward."""
+    forward_seconds: float = 0.0
+
+    @property
+    def examined(self) -> int:
+        return self.accepted + (1 if self.accepted < self.proposed else 0)

@@ -1,0 +1,140 @@
+"""Knows the seams of the runtime: what a driver may ask of engines, and an engine of a model.
+
+Refuses to know who implements them: scripted or torch engines, in this process or behind gRPC.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tandem_runtime.domain.tokens import (
+    Capabilities,
+    Opened,
+    OpenSession,
+    Proposal,
+    ProposeRound,
+    Round,
+    RunRounds,
+    ScoreTokens,
+    SessionId,
+    TokenId,
+    Verdict,
+    VerifyRound,
+)
+
+Logits = npt.NDArray[np.floating]
+
+
+class TargetEngine(Protocol):
+    """Holds sessions and judges proposals. Raises TargetLost, SessionLost, StaleOffset, Overloaded, BadRequest."""
+
+    async def capabilities(self) -> Capabilities: ...
+
+    async def open(self, request: OpenSession) -> Opened:
+        """Take the session in; opening a known session again replaces it."""
+        ...
+
+    async def verify(self, request: VerifyRound) -> Verdict:
+        """Idempotent per (session, incarnation, round): the same round again returns the stored verdict."""
+        ...
+
+    def run(self, request: RunRounds) -> AsyncIterator[Verdict]:
+        """Equal to `max_tokens` empty verifies in a row; ends after an end token. Closing the iterator ends it."""
+        ...
+
+    async def close(self, session: SessionId) -> None:
+        """Free what the session holds, at the next step at the latest. Idempotent; an unknown session is fine."""
+        ...
+
+
+class DraftEngine(Protocol):
+    """Guesses what the target would say. Raises DraftLost and nothing else that a driver must tell apart."""
+
+    async def capabilities(self) -> Capabilities: ...
+
+    async def open(self, request: OpenSession) -> Opened: ...
+
+    async def propose(self, request: ProposeRound) -> Proposal:
+        """At most `k` tokens; fewer when the draft cannot go on (its context is full)."""
+        ...
+
+    async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
+        """One bit per id: would the coupled draft have proposed it there? In one chunked pass."""
+        ...
+
+    async def close(self, session: SessionId) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence in a step: tokens stand at `start`, `start + 1`, ...; the last `outputs` yield logits."""
+
+    slot: int
+    start: int
+    tokens: tuple[TokenId, ...]
+    outputs: int
+
+
+class StepModel(Protocol):
+    """A model as its step loop sees it: slots of KV memory, and one forward pass over many rows. Not thread-safe."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def max_length(self) -> int: ...
+
+    @property
+    def determinism(self) -> str: ...
+
+    @property
+    def kv_used(self) -> float:
+        """Share of the KV memory in use, 0 to 1."""
+        ...
+
+    def allocate(self) -> int:
+        """A fresh empty slot. Raises Overloaded when there is none."""
+        ...
+
+    def forward(self, rows: Sequence[Row]) -> list[Logits]:
+        """For each row [outputs, vocab] logits. Each row must start at or before its slot's length; what the slot held
+        from `start` on is overwritten, so that starting earlier is the roll-back."""
+        ...
+
+    def release(self, slot: int) -> None: ...
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back."""
+
+    @property
+    def end_tokens(self) -> frozenset[TokenId]: ...
+
+    def encode(self, text: str) -> tuple[TokenId, ...]: ...
+
+    def encode_chat(self, messages: Sequence[dict[str, object]]) -> tuple[TokenId, ...]:
+        """Through the model's chat template, ready for the assistant's turn. Raises BadRequest if there is none."""
+        ...
+
+    def decode(self, ids: Sequence[TokenId]) -> str:
+        """Bytes of all ids joined; an incomplete code point at the end shows as U+FFFD."""
+        ...
+
+
+class Clock(Protocol):
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start; never goes back."""
+        ...
+
+    def wall(self) -> float:
+        """Seconds since 1970: what slot numbers are made of, so that every gateway agrees."""
+        ...
+
+
+class Observer(Protocol):
+    """Told what happened, after the fact; must not block or raise."""
+
+    def round(self, round: Round) -> None: ...
