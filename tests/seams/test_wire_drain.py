@@ -67,7 +67,7 @@ async def test_a_client_made_by_the_generated_stub_is_served() -> None:
         served(TargetRole(CountingTarget())) as server,
         grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
     ):
-        stub = verify_pb2_grpc.TargetStub(channel)
+        stub = verify_pb2_grpc.TargetStub(channel)  # type: ignore[no-untyped-call]  # generated
         described = await stub.Describe(verify_pb2.DescribeRequest())
         opening = verify_pb2.Open(
             prompt=[1, 2],
