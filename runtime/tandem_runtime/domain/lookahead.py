@@ -112,7 +112,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """All that is known. `k` is the last choice of one's own accord: absent before the first, 0 while it does not pay."""
+    """All that is known. `k` is the last choice that was free: absent before the first, 0 while it does not pay."""
 
     tallies: tuple[Tally, ...] = ()
     costs: Costs = field(default_factory=Costs)
@@ -131,7 +131,7 @@ class Prediction:
 
 
 def choose(belief: Belief, bounds: Bounds, now: float) -> tuple[int, Belief]:
-    """K for the next round, and the belief that remembers the choice (hysteresis; a probe is claimed by one session)."""
+    """K for the next round, and the belief that remembers the choice: for hysteresis, and to probe once."""
     if bounds.maximum <= 0:
         return 0, belief
     found = predict(belief, bounds, now)
