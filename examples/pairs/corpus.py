@@ -39,20 +39,16 @@ class Corpus:
 
 def build_prose() -> Corpus:
     """The documentation prose of the running interpreter, in a fixed order."""
-    paragraphs = dict.fromkeys(_paragraphs(_sources()))
-    return _split(tuple(_documents(paragraphs)))
-
-
-def build_bulletins(count: int, *, seed: int) -> Corpus:
-    """``count`` documents of weather bulletins; the same seed writes the same text."""
-    chance = random.Random(seed)
-    return _split(tuple("\n".join(_bulletin(chance) for _ in range(4)) for _ in range(count)))
-
-
-def _split(documents: tuple[str, ...]) -> Corpus:
-    held_out = documents[::HELD_OUT_EVERY]
+    documents = tuple(_documents(dict.fromkeys(_paragraphs(_sources()))))
     kept = tuple(text for index, text in enumerate(documents) if index % HELD_OUT_EVERY)
-    return Corpus(training=kept, held_out=held_out)
+    return Corpus(training=kept, held_out=documents[::HELD_OUT_EVERY])
+
+
+def build_bulletins(count: int, *, held_out: int, seed: int) -> Corpus:
+    """``count`` documents of weather bulletins and ``held_out`` more; the same seed writes the same text."""
+    chance = random.Random(seed)
+    documents = tuple("\n".join(_bulletin(chance) for _ in range(4)) for _ in range(count + held_out))
+    return Corpus(training=documents[:count], held_out=documents[count:])
 
 
 def _sources() -> Iterator[str]:

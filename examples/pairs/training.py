@@ -13,8 +13,8 @@ The rate of learning rises over the first steps, stays, and falls to nothing ove
 short at first and long at the end, where the model meets late positions.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -30,6 +30,7 @@ Report = Callable[[str], None]
 
 INITIAL_SPREAD = 0.02  # standard deviation of fresh weights; outputs into the residual stream start at zero
 ARGMAX_SHARE = 0.3
+UNTAUGHT = -1e9  # a logit of no probability that still multiplies with zero, as minus infinity does not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,21 @@ class Schedule:
         return self.long_window if step >= self.steps * (1 - self.long_share) else self.window
 
 
+def thinned_decoder(target: Decoder, layers: tuple[int, ...], taught: Tensor, *, seed: int) -> Decoder:
+    """A draft that begins as some layers of ``target``; the vectors of tokens not ``taught`` [vocab] begin anew.
+
+    Token vectors serve as input and as head, so a draft thinned like this cannot read or write what it is not taught.
+    """
+    draft = fresh_decoder(replace(target.config, num_hidden_layers=len(layers)), seed=seed)
+    fresh_vectors = draft.model.embed_tokens.weight.detach().clone()
+    for own, theirs in enumerate(layers):
+        draft.model.layers[own].load_state_dict(target.model.layers[theirs].state_dict())
+    draft.model.norm.load_state_dict(target.model.norm.state_dict())
+    vectors = torch.where(taught[:, None], target.model.embed_tokens.weight, fresh_vectors)
+    draft.model.embed_tokens.load_state_dict({"weight": vectors})
+    return draft
+
+
 def fresh_decoder(config: DecoderConfig, *, seed: int) -> Decoder:
     """A decoder with seeded random weights whose layers begin as the identity."""
     chance = torch.Generator().manual_seed(seed)
@@ -75,14 +91,18 @@ def text_loss(decoder: Decoder, windows: Tensor) -> Tensor:
     return functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
 
 
-def distillation_loss(target: Decoder) -> Loss:
-    """The divergence of a draft from ``target`` on windows [batch, time + 1], the last column unused."""
+def distillation_loss(target: Decoder, taught: Tensor) -> Loss:
+    """The divergence of a draft from ``target`` on windows [batch, time + 1], the last column unused.
+
+    The target's law is first restricted to the tokens of ``taught`` [vocab] bool: what else it knows is not passed on.
+    """
 
     def loss(draft: Decoder, windows: Tensor) -> Tensor:
         with torch.no_grad():
-            wanted = target(windows[:, :-1], _positions(windows), causal_attention).flatten(0, 1)
+            logits = target(windows[:, :-1], _positions(windows), causal_attention).flatten(0, 1)
+            wanted = logits.masked_fill(~taught, UNTAUGHT).log_softmax(-1)
         given = draft(windows[:, :-1], _positions(windows), causal_attention).flatten(0, 1).log_softmax(-1)
-        divergence = functional.kl_div(given, wanted.log_softmax(-1), log_target=True, reduction="batchmean")
+        divergence = functional.kl_div(given, wanted, log_target=True, reduction="batchmean")
         return divergence + ARGMAX_SHARE * functional.nll_loss(given, wanted.argmax(-1))
 
     return loss
@@ -161,8 +181,3 @@ def held_out_loss(decoder: Decoder, stream: Tensor, *, window: int = 256) -> flo
     windows = cut.unfold(0, window + 1, window)
     with torch.inference_mode():
         return float(text_loss(decoder, windows))
-
-
-def batches(rows: Tensor, size: int) -> Iterator[Tensor]:
-    """Slices of ``rows`` [n, ...] of at most ``size``."""
-    yield from rows.split(size)
