@@ -14,9 +14,6 @@ from pathlib import Path
 from time import perf_counter
 
 import torch
-from tokenizers import Tokenizer
-from torch import Tensor
-
 from examples.pairs.corpus import Corpus, build_bulletins, build_prose
 from examples.pairs.publishing import publish, rounded
 from examples.pairs.sampling import continue_text, drawn, greedy
@@ -30,6 +27,9 @@ from examples.pairs.training import (
     thinned_decoder,
 )
 from examples.pairs.vocabulary import END_ID, VOCABULARY_TOKENS, encode_stream, train_vocabulary
+from tokenizers import Tokenizer
+from torch import Tensor
+
 from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig
 
 HERE = Path(__file__).parent

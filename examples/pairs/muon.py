@@ -1,7 +1,7 @@
 """Muon: momentum whose every matrix is replaced by the nearest orthogonal one before it is applied.
 
-Refuses to know models and schedules. Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers". For the momentum
-M = U S V^T the step is U V^T, found without a decomposition by five rounds of the quintic
+Refuses to know models and schedules. Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers". For the
+momentum M = U S V^T the step is U V^T, found without a decomposition by five rounds of the quintic
 
     X <- a X + (b A + c A A) X,    A = X X^T
 
@@ -25,7 +25,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(list(weights), {"lr": lr, "momentum": momentum, "decay": decay})
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure: one gradient, one step
+    def step(self, _closure: None = None) -> None:  # type: ignore[override]  # one gradient, one step: no closure
         for group in self.param_groups:
             for weight in group["params"]:
                 self._move(weight, group)
@@ -50,4 +50,5 @@ def orthogonal(matrix: Tensor) -> Tensor:
     for _ in range(ROUNDS):
         gram = x @ x.T
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x.T if tall else x
+    factor: Tensor = x.T if tall else x
+    return factor

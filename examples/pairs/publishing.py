@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from examples.pairs.vocabulary import END_ID, write_vocabulary
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from examples.pairs.vocabulary import END_ID, write_vocabulary
 from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig
 
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from time import perf_counter
 
 import torch
+from examples.pairs.muon import Muon
 from torch import Tensor
 from torch.nn import functional
 
-from examples.pairs.muon import Muon
 from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig, causal_attention
 
 Loss = Callable[[Decoder, Tensor], Tensor]
@@ -132,7 +132,7 @@ def _positions(windows: Tensor) -> Tensor:
 
 
 def _windows(stream: Tensor, schedule: Schedule, step: int) -> Tensor:
-    """Random windows [batch, window + 1] that depend on the step alone, so that a resumed run sees what it would have."""
+    """Random windows [batch, window + 1] that depend on the step alone, so that a resumed run sees the same."""
     window = schedule.window_at(step)
     chance = torch.Generator().manual_seed(step)
     starts = torch.randint(len(stream) - window, (schedule.batch_tokens // window,), generator=chance)

@@ -33,7 +33,8 @@ def reference_model(**changes: Any) -> LlamaForCausalLM:
         "max_position_embeddings": 128,
         "initializer_range": 0.2,
     }
-    return LlamaForCausalLM(LlamaConfig(**(shape | changes))).eval()
+    model: LlamaForCausalLM = LlamaForCausalLM(LlamaConfig(**(shape | changes)))
+    return model
 
 
 def saved(folder: Path, **changes: Any) -> Path:
@@ -60,11 +61,11 @@ def test_logits_equal_those_of_transformers(changes: dict[str, Any], tmp_path: P
 def test_a_flat_ragged_batch_gives_each_sequence_its_own_logits(tmp_path: Path) -> None:
     """Serving's shape: two sequences of unequal length in one row of tokens, kept apart by the attention callback."""
     decoder = load_decoder(saved(tmp_path))
-    lengths = (7, 12)
+    lengths = [7, 12]
     parts = [torch.randint(96, (n,), generator=torch.Generator().manual_seed(n)) for n in lengths]
 
     def each_by_itself(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        rows = zip(q.split(lengths), k.split(lengths), v.split(lengths), strict=True)
+        rows = zip(*(torch.split(part, lengths) for part in (q, k, v)), strict=True)
         return torch.cat([causal_attention(layer, *(part[None] for part in row))[0] for row in rows])
 
     with torch.inference_mode():

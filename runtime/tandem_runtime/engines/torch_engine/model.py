@@ -72,7 +72,7 @@ class Decoder(nn.Module):
 
 
 def causal_attention(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention within whole sequences, no cache: ``q`` [batch, time, heads, d], ``k`` and ``v`` [batch, time, kv, d]."""
+    """Attention in whole sequences, no cache: ``q`` [batch, time, heads, d], ``k`` and ``v`` [batch, time, kv, d]."""
     mixed = functional.scaled_dot_product_attention(
         q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True, enable_gqa=q.shape[2] != k.shape[2]
     )
@@ -127,7 +127,7 @@ class _Attention(nn.Module):
         return out
 
     def _by_head(self, rows: Tensor) -> Tensor:
-        return rows.unflatten(-1, (-1, self.head_dim))
+        return rows.view(*rows.shape[:-1], -1, self.head_dim)
 
 
 class _FeedForward(nn.Module):
@@ -151,7 +151,7 @@ def _norm(config: DecoderConfig) -> nn.RMSNorm:
 
 
 def _rotation(positions: Tensor, config: DecoderConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosine and sine [..., 1, head_dim / 2] of position x theta^(-2i/d); angles in float32, where 1e5 positions fit."""
+    """Cosine and sine [..., 1, head_dim / 2] of the angles position x theta^(-2i/d), which need float32."""
     exponents = torch.arange(0, config.head_dim, 2, device=positions.device, dtype=torch.float32) / config.head_dim
     angles = positions[..., None, None].float() * config.rope_theta**-exponents
     return angles.cos().to(dtype), angles.sin().to(dtype)
