@@ -11,7 +11,9 @@ Refuses to know HTTP and gRPC codes: those are chosen at the edges, in one table
     |   `-- SessionLost       the target lives but does not know this session or incarnation; re-open
     |-- StaleOffset           a round refers to a prefix that the engine has moved past; never retried blindly
     |-- NotANumber            the model produced NaN logits; the request fails, nothing is guessed
-    `-- ModelRefused          a model folder or a pair that cannot be served; says which file or field
+    |-- ModelRefused          a model folder or a pair that cannot be served; says which file or field
+    |-- PolicyRefused         a policy document that cannot be followed; the last good one stays in force
+    `-- SettingRefused        an option or a file given at the start is wrong; says which and what to do
 """
 
 
@@ -61,3 +63,11 @@ class NotANumber(TandemError):
 
 class ModelRefused(TandemError):
     """A model or a pair cannot be served; the message names the file or field and what to do."""
+
+
+class PolicyRefused(TandemError):
+    """A policy document is wrong: the message names the field's path, its value and what would be right."""
+
+
+class SettingRefused(TandemError):
+    """What a command was started with is wrong: the message names the option, the value and what would be right."""
