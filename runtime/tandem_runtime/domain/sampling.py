@@ -78,14 +78,14 @@ def draw(law: Distribution, u: Probability) -> TokenId:
 
     draw({0: .25, 2: .75}, .25) = 2. If rounding leaves the sum short of the total, the last token comes.
     """
+    tokens = list(law)
     threshold = u * sum(law.values())
     running: Probability = 0
-    last = next(iter(law))
-    for last, probability in law.items():
-        running += probability
+    for token in tokens[:-1]:
+        running += law[token]
         if threshold < running:
-            break
-    return last
+            return token
+    return tokens[-1]
 
 
 def filtered(ranked: Ranked, parameters: SamplingParameters) -> Distribution:

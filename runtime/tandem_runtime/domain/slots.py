@@ -20,7 +20,7 @@ def slot_number(now: float, slot_seconds: float) -> int:
 
 
 def is_off(pod_uid: str, slot: int, salt: str, off_percent: int) -> bool:
-    """True in `off_percent` of the slots of each pod: the first 8 bytes of SHA-256("uid|slot|salt") as a share of 2^64."""
+    """True in `off_percent` of each pod's slots: the first 8 bytes of SHA-256("uid|slot|salt") as a share of 2^64."""
     digest = hashlib.sha256(f"{pod_uid}|{slot}|{salt}".encode()).digest()
     return int.from_bytes(digest[:8], "big") * 100 < off_percent << 64
 

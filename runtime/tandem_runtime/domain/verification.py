@@ -9,12 +9,12 @@ noise g per position and token. The target's own choice y_i = argmax(log p_i + g
 counts as accepted iff it equals y_i. So the text is a function of target, request and seed alone; a draft that perturbs
 with the same noise matches with probability at least (1 - TV) / (1 + TV).
 
-**Rejection** (Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01318). The draft drew x_i from q_i.
-Accept with probability min(1, p_i(x_i) / q_i(x_i)); at the first rejection draw from the residual law
+**Rejection** (Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01318). The draft drew x_i from
+q_i. Accept with probability min(1, p_i(x_i) / q_i(x_i)); at the first rejection draw from the residual law
 max(p_i - q_i, 0), renormalised; if all K stand, draw the bonus token from p_K. The chance that position i is accepted,
-given that all before it are, is the sum over x of min(p_i(x), q_i(x)). q_i must be what x_i was really drawn from: dense,
-cut to the likeliest few, or one-hot (then acceptance is p(x) and the residual is p without x), all by the same formula.
-If p = q up to rounding and a rejection still happens, the residual has no mass, and p itself takes its place.
+given that all before it are, is the sum over x of min(p_i(x), q_i(x)). q_i must be what x_i was really drawn from:
+dense, cut to the likeliest few, or one-hot (then acceptance is p(x) and the residual is p without x), all by the same
+formula. If p = q up to rounding and a rejection still happens, the residual has no mass, and p takes its place.
 
 An empty proposal gives one token by either rule: that is ordinary decoding.
 """
@@ -38,9 +38,9 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """Uniform numbers in (0, 1) for one round: `accept[i]` judges position i, `follow[n]` draws what follows n accepted.
+    """Uniform numbers in (0, 1) for one round, K and K + 1 of them.
 
-    K numbers and K + 1.
+    `accept[i]` judges position i; `follow[n]` draws the token after n accepted ones.
     """
 
     accept: Sequence[Probability]
@@ -80,7 +80,10 @@ def verify_rejection(
 
 
 def residual(p: Distribution, q: Distribution) -> Distribution:
-    """max(p - q, 0), renormalised; p itself where nothing is left: p = {0: .75, 1: .25}, q = {0: .5, 1: .5} -> {0: 1}."""
+    """max(p - q, 0), renormalised, or p itself where nothing is left.
+
+    residual({0: .75, 1: .25}, {0: .5, 1: .5}) = {0: 1}.
+    """
     left = {token: p[token] - q.get(token, 0) for token in p if p[token] > q.get(token, 0)}
     total = sum(left.values())
     return {token: mass / total for token, mass in left.items()} if left else p
