@@ -6,7 +6,7 @@ A replica that is closed to new sessions stays until its sessions have ended: a 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -22,6 +22,10 @@ WARM_AFTER_REQUESTS = 20
 """A new pod's first minute or first 20 requests, whichever ends first, show caches filling and not the pair."""
 
 
+def _always() -> bool:
+    return True
+
+
 @dataclass(slots=True)
 class Replica(Generic[Engine]):
     """One pod's engine. `ready_since` is in seconds since 1970 and absent for one that needs no warm-up."""
@@ -31,9 +35,15 @@ class Replica(Generic[Engine]):
     engine: Engine
     capabilities: Capabilities
     ready_since: float | None = None
-    open: bool = True
+    connected: Callable[[], bool] = _always
+    accepting: bool = True
     sessions: int = field(default=0, init=False)
     served: int = field(default=0, init=False)
+
+    @property
+    def open(self) -> bool:
+        """Whether new sessions may go there now."""
+        return self.accepting and self.connected()
 
     def is_warm(self, *, wall: float) -> bool:
         if self.ready_since is None or self.served >= WARM_AFTER_REQUESTS:
@@ -61,7 +71,7 @@ class Pool(Generic[Engine]):
     def close_to_new(self, uid: str) -> None:
         """Give the pod no new sessions; those it has go on."""
         if uid in self._replicas:
-            self._replicas[uid].open = False
+            self._replicas[uid].accepting = False
 
     def admitted(self) -> dict[str, int]:
         """Replicas open to sessions, counted by role hash."""

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import NewType, TypeAlias, TypeVar, cast
 
 from tandem_runtime.domain.errors import PolicyRefused
+from tandem_runtime.domain.lookahead import OFF, Bounds, Mode
 from tandem_runtime.domain.tokens import Verification
 
 RevisionName = NewType("RevisionName", str)
@@ -24,6 +25,7 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 SUPPORTED_VERSION = 1
 WHOLE_PERCENT = 100
+BASIS_POINTS = 10_000
 LONGEST_PROPOSAL = 64
 """No pair gains from more guesses a round; a larger number in a policy is a mistake."""
 
@@ -249,20 +251,14 @@ class OwnWish:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How many tokens may be proposed in the next round: `least` to `most`, and 0 too where `may_skip`."""
+    """What the next round may propose; `withheld` says why nothing, and is absent where something may be."""
 
-    least: int = 0
-    most: int = 0
-    may_skip: bool = True
+    bounds: Bounds
     withheld: Withheld | None = None
 
 
 def allowance(policy: Policy, revision: PairRevision, wish: OwnWish, *, has_draft: bool, slot_on: bool) -> Allowance:
-    """Whether the next round may speculate: state x mode x revision x request x draft x slot, the first `no` named.
-
-    A request narrows the policy's bounds and never widens them: bounds 2 to 6 with a wish for at most 1 give 1 to 1,
-    with a wish for at least 9 give 6 to 6.
-    """
+    """Whether the next round may speculate: state x mode x revision x request x draft x slot, the first `no` named."""
     speculation = policy.speculation
     checks = (
         (speculation.state is SpeculationState.OFF, Withheld.SWITCHED_OFF),
@@ -274,13 +270,22 @@ def allowance(policy: Policy, revision: PairRevision, wish: OwnWish, *, has_draf
     )
     for forbids, reason in checks:
         if forbids:
-            return Allowance(withheld=reason)
+            return Allowance(OFF, reason)
+    return Allowance(_bounds(speculation, wish))
+
+
+def _bounds(speculation: SpeculationPolicy, wish: OwnWish) -> Bounds:
+    """The policy's bounds, narrowed by the request and never widened.
+
+    Bounds 2 to 6 with a wish for at most 1 give 1 to 1; with a wish for at least 9 they give 6 to 6.
+    """
     most, least = speculation.max_draft_tokens, speculation.min_draft_tokens
     if wish.max_draft_tokens is not None:
         most = min(most, wish.max_draft_tokens)
     if wish.min_draft_tokens is not None:
         least = max(least, wish.min_draft_tokens)
-    return Allowance(least=min(least, most), most=most, may_skip=speculation.mode is SpeculationMode.AUTO)
+    mode = Mode.ALWAYS if speculation.mode is SpeculationMode.ALWAYS else Mode.AUTO
+    return Bounds(min(least, most), most, mode, speculation.min_gain_basis_points / BASIS_POINTS)
 
 
 def choose_verification(

@@ -49,6 +49,10 @@ class Unauthorized(TandemError):
     """No key, or one that is not ours."""
 
 
+class ModelNotServed(TandemError):
+    """The request names a model that this gateway does not serve."""
+
+
 class BodyTooLarge(TandemError):
     """The request's body is longer than the gateway reads."""
 
@@ -63,6 +67,8 @@ def describe_failure(error: BaseException) -> Failure:
         case Unauthorized():
             headers = {"WWW-Authenticate": "Bearer"}
             return Failure(401, "authentication_error", str(error), None, "invalid_api_key", headers)
+        case ModelNotServed():
+            return Failure(404, "invalid_request_error", str(error), "model", "model_not_found")
         case BodyTooLarge():
             return Failure(413, "invalid_request_error", str(error), None, "body_too_large")
         case Overloaded(retry_after_seconds=seconds):
