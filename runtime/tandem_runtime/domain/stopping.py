@@ -24,6 +24,9 @@ Decode: TypeAlias = Callable[[Sequence[TokenId]], str]
 CONTEXT_TOKENS = 4
 """How many prompt tokens stand before the output when its first token is decoded."""
 
+_WINDOW_TOKENS = 16
+"""A run of bytes that never become a character is decoded again with each token; so far and no further."""
+
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -46,28 +49,36 @@ class Detokenizer:
         self._decode = decode
         self._window: list[TokenId] = list(context)
         self._fresh = len(self._window)
-        """Where the window's newest token stood when all before it was whole."""
-        self._given = len(decode(self._window).rstrip(_INCOMPLETE))
+        """Where the newest token stood when all before it was whole."""
+        self._given = len(_whole(decode(self._window)))
 
     def feed(self, token: TokenId) -> str:
         """The characters that `token` completes; empty while a character is incomplete."""
         self._window.append(token)
         text = self._decode(self._window)
-        whole = text.rstrip(_INCOMPLETE)
+        whole = _whole(text)
         piece = whole[self._given :]
         self._given = max(self._given, len(whole))
         if whole == text:
-            self._slide()
+            self._slide(self._fresh)
+        elif len(self._window) > _WINDOW_TOKENS:
+            self._slide(len(self._window) - _WINDOW_TOKENS // 2)
         return piece
 
     def rest(self) -> str:
         """What is still incomplete when no token will follow, as U+FFFD."""
         return self._decode(self._window)[self._given :]
 
-    def _slide(self) -> None:
-        self._window = self._window[self._fresh :]
+    def _slide(self, start: int) -> None:
+        self._window = self._window[start:]
         self._fresh = len(self._window)
-        self._given = len(self._decode(self._window))
+        self._given = len(_whole(self._decode(self._window)))
+
+
+def _whole(text: str) -> str:
+    """The text without an incomplete character at its end: at most three U+FFFD, as a character has four bytes."""
+    tail = len(text) - len(text.rstrip(_INCOMPLETE))
+    return text[: len(text) - min(tail, 3)]
 
 
 class StopScanner:
