@@ -62,9 +62,11 @@ async def connect(kubeconfig: Path | None) -> AsyncIterator[client.ApiClient]:
     settings = client.Configuration()
     try:
         if kubeconfig is None:
-            config.load_incluster_config(client_configuration=settings)
+            config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
         else:
-            await config.load_kube_config(config_file=str(kubeconfig), client_configuration=settings)
+            await config.load_kube_config(  # type: ignore[no-untyped-call]
+                config_file=str(kubeconfig), client_configuration=settings
+            )
     except (ConfigException, OSError) as error:
         where = "the pod's service account" if kubeconfig is None else f"KUBECONFIG {kubeconfig}"
         raise SettingRefused(f"no Kubernetes API by {where}: {error}") from error
@@ -90,7 +92,9 @@ async def follow(api: client.ApiClient, selection: Selection) -> AsyncIterator[S
 
 
 def _report(selection: Selection, fault: str, pause: float) -> None:
-    log.warning("cannot follow %s in %s (%s); trying again in %.1f s", selection.kind, selection.namespace, fault, pause)
+    log.warning(
+        "cannot follow %s in %s (%s); trying again in %.1f s", selection.kind, selection.namespace, fault, pause
+    )
 
 
 async def _follow_once(api: client.ApiClient, selection: Selection) -> AsyncIterator[Snapshot]:
@@ -114,7 +118,7 @@ async def _request(api: client.ApiClient, selection: Selection, *, version: str 
         "pods": core.list_namespaced_pod_without_preload_content,
         "configmaps": core.list_namespaced_config_map_without_preload_content,
     }
-    watching = {} if version is None else {
+    watching: dict[str, Any] = {} if version is None else {
         "watch": True,
         "resource_version": version,
         "allow_watch_bookmarks": True,
@@ -127,7 +131,7 @@ async def _request(api: client.ApiClient, selection: Selection, *, version: str 
         _request_timeout=SILENCE_SECONDS,
         **watching,
     )
-    if response.status != 200:  # noqa: PLR2004 (HTTP's own number)
+    if response.status != 200:
         raise ApiException(status=response.status, reason=response.reason)
     return response
 

@@ -79,7 +79,9 @@ class Pool(Generic[Engine]):
 
     def borrow(self, role_hash: RoleHash, *, barred: Iterable[str] = ()) -> Replica[Engine] | None:
         """The least busy open replica of that hash, one session busier now; None if there is none."""
-        sessions = {replica.uid: replica.sessions for replica in self if replica.open and replica.role_hash == role_hash}
+        sessions = {
+            replica.uid: replica.sessions for replica in self if replica.open and replica.role_hash == role_hash
+        }
         chosen = least_busy(sessions, barred=barred)
         if chosen is None:
             return None

@@ -56,7 +56,9 @@ class FolderTokenizer:
                 messages=list(messages), add_generation_prompt=True, **_special_tokens(self._settings)
             )
         except TemplateError as error:
-            raise BadRequest(f"the model's chat template refuses these messages: {error}", parameter="messages") from error
+            raise BadRequest(
+                f"the model's chat template refuses these messages: {error}", parameter="messages"
+            ) from error
         return tuple(self._model.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[TokenId]) -> str:
@@ -106,7 +108,10 @@ def _compile_template(folder: Path, settings: Mapping[str, object]) -> Template 
     if not isinstance(source, str):
         raise ModelRefused(f"{folder / 'tokenizer_config.json'}: chat_template must be one text, not several")
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"], autoescape=False  # noqa: S701 (the result is a prompt and never HTML)
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.loopcontrols"],
+        autoescape=False,
     )
     environment.globals["raise_exception"] = _raise_exception
     try:

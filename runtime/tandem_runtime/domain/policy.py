@@ -116,7 +116,9 @@ def parse_policy(document: str) -> Policy:
         raise PolicyRefused(f"policy.json holds {type(fields).__name__}; an object is needed")
     version = _whole(fields, "version", low=1)
     if version != SUPPORTED_VERSION:
-        raise PolicyRefused(f"version is {version}; this gateway reads version {SUPPORTED_VERSION}: upgrade the gateway")
+        raise PolicyRefused(
+            f"version is {version}; this gateway reads version {SUPPORTED_VERSION}: upgrade the gateway"
+        )
     return Policy(
         number=_whole(fields, "number", low=0),
         served_model_name=_text(fields, "servedModelName"),
@@ -164,8 +166,12 @@ def _speculation(fields: Fields) -> SpeculationPolicy:
         state=_enum(SpeculationState, fields, "state", path, default=default.state),
         mode=_enum(SpeculationMode, fields, "mode", path, default=default.mode),
         verification=_enum(VerificationChoice, fields, "verification", path, default=default.verification),
-        min_draft_tokens=_whole(fields, "minDraftTokens", path, high=LONGEST_PROPOSAL, default=default.min_draft_tokens),
-        max_draft_tokens=_whole(fields, "maxDraftTokens", path, high=LONGEST_PROPOSAL, default=default.max_draft_tokens),
+        min_draft_tokens=_whole(
+            fields, "minDraftTokens", path, high=LONGEST_PROPOSAL, default=default.min_draft_tokens
+        ),
+        max_draft_tokens=_whole(
+            fields, "maxDraftTokens", path, high=LONGEST_PROPOSAL, default=default.max_draft_tokens
+        ),
         min_gain_basis_points=_whole(fields, "minGainBasisPoints", path, default=default.min_gain_basis_points),
     )
     if policy.min_draft_tokens > policy.max_draft_tokens:

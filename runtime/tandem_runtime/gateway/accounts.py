@@ -52,9 +52,7 @@ class RoundPlace:
 class Account:
     """The counters of one request over all its choices."""
 
-    def __init__(
-        self, assignment: Assignment, in_force: PolicyInForce, *, ledger: Ledger, metrics: Metrics
-    ) -> None:
+    def __init__(self, assignment: Assignment, in_force: PolicyInForce, *, ledger: Ledger, metrics: Metrics) -> None:
         self._assignment = assignment
         self._in_force = in_force
         self._metrics = metrics

@@ -57,33 +57,48 @@ class BodyTooLarge(TandemError):
     """The request's body is longer than the gateway reads."""
 
 
+INVALID_REQUEST = "invalid_request_error"
+_ROWS: tuple[tuple[type[TandemError], int, str, str], ...] = (
+    (BadRequest, 400, INVALID_REQUEST, "invalid_value"),
+    (Unauthorized, 401, "authentication_error", "invalid_api_key"),
+    (ModelNotServed, 404, INVALID_REQUEST, "model_not_found"),
+    (BodyTooLarge, 413, INVALID_REQUEST, "body_too_large"),
+    (Overloaded, 429, "rate_limit_error", "overloaded"),
+    (Cancelled, CLIENT_CLOSED, "cancelled", "cancelled"),
+    (NotANumber, 500, "server_error", "not_a_number"),
+    (TargetLost, 503, "service_unavailable", "target_unavailable"),
+)
+"""Error, status, OpenAI's type, code; the first row that fits."""
+
+
 def describe_failure(error: BaseException) -> Failure:
-    """The row of the table for `error`."""
+    """What a caller is told of `error`."""
+    if isinstance(error, ValidationError):
+        return _describe_validation(error)
+    if isinstance(error, HTTPException):
+        return _describe_http(error)
+    for kind, status, name, code in _ROWS:
+        if isinstance(error, kind):
+            return Failure(status, name, str(error), _parameter_of(error), code, _headers_of(error))
+    return Failure(500, "server_error", "the gateway failed; its log has the details", None, "internal")
+
+
+def _parameter_of(error: BaseException) -> str | None:
+    if isinstance(error, BadRequest):
+        return error.parameter
+    return "model" if isinstance(error, ModelNotServed) else None
+
+
+def _headers_of(error: BaseException) -> Mapping[str, str]:
     match error:
-        case BadRequest(parameter=parameter):
-            return Failure(400, "invalid_request_error", str(error), parameter, "invalid_value")
-        case ValidationError():
-            return _describe_validation(error)
-        case Unauthorized():
-            headers = {"WWW-Authenticate": "Bearer"}
-            return Failure(401, "authentication_error", str(error), None, "invalid_api_key", headers)
-        case ModelNotServed():
-            return Failure(404, "invalid_request_error", str(error), "model", "model_not_found")
-        case BodyTooLarge():
-            return Failure(413, "invalid_request_error", str(error), None, "body_too_large")
         case Overloaded(retry_after_seconds=seconds):
-            return Failure(429, "rate_limit_error", str(error), None, "overloaded", {"Retry-After": str(seconds)})
-        case Cancelled():
-            return Failure(CLIENT_CLOSED, "cancelled", str(error), None, "cancelled")
+            return {"Retry-After": str(seconds)}
         case TargetLost():
-            headers = {"Retry-After": str(RETRY_LOST_SECONDS)}
-            return Failure(503, "service_unavailable", str(error), None, "target_unavailable", headers)
-        case NotANumber():
-            return Failure(500, "server_error", str(error), None, "not_a_number")
-        case HTTPException():
-            return _describe_http(error)
+            return {"Retry-After": str(RETRY_LOST_SECONDS)}
+        case Unauthorized():
+            return {"WWW-Authenticate": "Bearer"}
         case _:
-            return Failure(500, "server_error", "the gateway failed; its log has the details", None, "internal")
+            return {}
 
 
 _HTTP_MESSAGES: Mapping[int, tuple[str, str]] = {
@@ -94,7 +109,7 @@ _HTTP_MESSAGES: Mapping[int, tuple[str, str]] = {
 
 def _describe_http(error: HTTPException) -> Failure:
     code, message = _HTTP_MESSAGES.get(error.status_code, ("http_error", str(error.detail)))
-    kind = "invalid_request_error" if error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
+    kind = INVALID_REQUEST if error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
     return Failure(error.status_code, kind, message, None, code, dict(error.headers or {}))
 
 
@@ -108,7 +123,7 @@ def _describe_validation(error: ValidationError) -> Failure:
     elif fault["type"] != "missing" and parameter is not None:
         message = f"{message}; got {_shorten(fault['input'])}"
     code = "missing_required_parameter" if fault["type"] == "missing" else "invalid_value"
-    return Failure(400, "invalid_request_error", f"{parameter or 'body'}: {message}", parameter, code)
+    return Failure(400, INVALID_REQUEST, f"{parameter or 'body'}: {message}", parameter, code)
 
 
 def _parameter_name(location: tuple[int | str, ...]) -> str | None:

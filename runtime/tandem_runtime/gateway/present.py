@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tandem_runtime.domain.session import Emit
+from tandem_runtime.domain.commands import Emit
 from tandem_runtime.domain.tokens import FinishReason, TokenId, TokenLogprob
 from tandem_runtime.gateway.replies import (
     AlternativeLogprob,
@@ -52,7 +52,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What every chunk of a reply repeats. `usage_asked` puts a null usage on all chunks but the last, as OpenAI does."""
+    """What every chunk repeats. `usage_asked` puts a null usage on all chunks but the last, as OpenAI does."""
 
     id: str
     created: int
@@ -64,17 +64,15 @@ class Head:
 def count_usage(*, prompt_tokens: int, answers: Sequence[Answer]) -> Usage:
     """A prompt counts once however many choices it has; all choices' tokens count, end tokens included."""
     completion = sum(len(answer.tokens) for answer in answers)
-    return Usage(
-        prompt_tokens=prompt_tokens, completion_tokens=completion, total_tokens=prompt_tokens + completion
-    )
+    return Usage(prompt_tokens=prompt_tokens, completion_tokens=completion, total_tokens=prompt_tokens + completion)
 
 
 class Presenter(ABC):
     """One endpoint's shapes."""
 
     def __init__(self, head: Head, token_text: TokenText) -> None:
-        self._head = head
-        self._token_text = token_text
+        self.head = head
+        self.token_text = token_text
 
     @abstractmethod
     def opening(self, index: int) -> Chunk | None:
@@ -104,7 +102,7 @@ class ChatPresenter(Presenter):
         )
         return self._chunk([choice])
 
-    def piece(self, index: int, emit: Emit, *, offset: int) -> ChatChunk | None:
+    def piece(self, index: int, emit: Emit, *, offset: int) -> ChatChunk | None:  # noqa: ARG002 (a chat has no offsets)
         logprobs = self._logprobs(emit.tokens, emit.logprobs or ())
         if not emit.text and logprobs is None:
             return None
@@ -119,10 +117,10 @@ class ChatPresenter(Presenter):
 
     def whole(self, answers: Sequence[Answer], usage: Usage, report: SpeculationReport) -> ChatCompletion:
         return {
-            "id": self._head.id,
+            "id": self.head.id,
             "object": "chat.completion",
-            "created": self._head.created,
-            "model": self._head.model,
+            "created": self.head.created,
+            "model": self.head.model,
             "choices": [
                 {
                     "index": index,
@@ -138,18 +136,18 @@ class ChatPresenter(Presenter):
 
     def _chunk(self, choices: list[ChatChunkChoice]) -> ChatChunk:
         chunk: ChatChunk = {
-            "id": self._head.id,
+            "id": self.head.id,
             "object": "chat.completion.chunk",
-            "created": self._head.created,
-            "model": self._head.model,
+            "created": self.head.created,
+            "model": self.head.model,
             "choices": choices,
         }
-        if self._head.usage_asked:
+        if self.head.usage_asked:
             chunk["usage"] = None
         return chunk
 
     def _logprobs(self, tokens: Sequence[TokenId], logprobs: Sequence[TokenLogprob]) -> ChatLogprobs | None:
-        if not self._head.logprobs_asked or not tokens:
+        if not self.head.logprobs_asked or not tokens:
             return None
         content = [
             ChatLogprob(
@@ -162,12 +160,12 @@ class ChatPresenter(Presenter):
 
     def _alternative(self, token: TokenId, logprob: float) -> AlternativeLogprob:
         """A token that is part of a character has no text of its own, so its bytes are not known from it."""
-        text = self._token_text(token)
+        text = self.token_text(token)
         return {"token": text, "logprob": logprob, "bytes": None if INCOMPLETE in text else list(text.encode())}
 
 
 class TextPresenter(Presenter):
-    def opening(self, index: int) -> None:
+    def opening(self, index: int) -> None:  # noqa: ARG002 (plain text has no role to announce)
         return None
 
     def piece(self, index: int, emit: Emit, *, offset: int) -> TextCompletion | None:
@@ -196,27 +194,27 @@ class TextPresenter(Presenter):
 
     def _chunk(self, choices: list[TextChoice]) -> TextCompletion:
         chunk: TextCompletion = {
-            "id": self._head.id,
+            "id": self.head.id,
             "object": "text_completion",
-            "created": self._head.created,
-            "model": self._head.model,
+            "created": self.head.created,
+            "model": self.head.model,
             "choices": choices,
         }
-        if self._head.usage_asked:
+        if self.head.usage_asked:
             chunk["usage"] = None
         return chunk
 
     def _logprobs(
         self, tokens: Sequence[TokenId], logprobs: Sequence[TokenLogprob], *, offset: int
     ) -> TextLogprobs | None:
-        if not self._head.logprobs_asked or not tokens:
+        if not self.head.logprobs_asked or not tokens:
             return None
-        texts = [self._token_text(token) for token in tokens]
+        texts = [self.token_text(token) for token in tokens]
         lengths = [len(text) for text in texts]
         return {
             "tokens": texts,
             "token_logprobs": [known.logprob for known in logprobs],
-            "top_logprobs": [{self._token_text(token): logprob for token, logprob in known.top} for known in logprobs],
+            "top_logprobs": [{self.token_text(token): logprob for token, logprob in known.top} for known in logprobs],
             "text_offset": [offset + sum(lengths[:position]) for position in range(len(lengths))],
         }
 

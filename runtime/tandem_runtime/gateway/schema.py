@@ -127,9 +127,7 @@ class Message(BaseModel):
 Stops: TypeAlias = Annotated[
     list[Annotated[str, Field(min_length=1)]] | None, BeforeValidator(_one_or_many), Field(max_length=MOST_STOPS)
 ]
-Prompts: TypeAlias = Annotated[
-    list[Any], BeforeValidator(_many_prompts), Field(min_length=1, max_length=MOST_PROMPTS)
-]
+Prompts: TypeAlias = Annotated[list[Any], BeforeValidator(_many_prompts), Field(min_length=1, max_length=MOST_PROMPTS)]
 
 
 class _Common(BaseModel):

@@ -1,19 +1,20 @@
-"""Knows the place of one choice: its session, the target and draft pods that serve it, and another target if one is lost.
+"""Knows the place of one choice: the pods that serve its session, and another target if one is lost.
 
 Refuses to know the other choices of the request, and replies.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from tandem_runtime.domain.commands import Emit, Finish, Request
 from tandem_runtime.domain.errors import TargetLost
 from tandem_runtime.domain.evidence import Arm
 from tandem_runtime.domain.lookahead import Bounds, Lookahead
 from tandem_runtime.domain.policy import OwnWish, allowance, choose_verification
-from tandem_runtime.domain.session import Emit, Finish, Request, Session
-from tandem_runtime.domain.tokens import Capabilities, Round, TokenId, Verification
+from tandem_runtime.domain.session import Session
+from tandem_runtime.domain.tokens import Capabilities, Round, Verification
 from tandem_runtime.driver import Engines, generate
 from tandem_runtime.gateway.accounts import Account, RoundPlace, arm_at
 from tandem_runtime.ports import Clock, DraftEngine, TargetEngine
@@ -70,7 +71,7 @@ class Seat:
         drafts = None if self.draft is None else self.draft.verifications
         return choose_verification(self._account.policy, self._wish, self.target.verifications, drafts)
 
-    async def run(self, request: Request, lookahead: Lookahead) -> AsyncIterator[Emit | Finish]:
+    async def run(self, request: Request, lookahead: Lookahead) -> AsyncGenerator[Emit | Finish, None]:
         """The session's items to its end; closing the iterator frees both engines."""
         engines = Engines(self._target.engine, None if self._draft is None else self._draft.engine, self._reopen)
         items = generate(
@@ -81,7 +82,7 @@ class Seat:
             observer=self,
             clock=self._clock,
         )
-        async with aclosing(items):  # type: ignore[type-var]
+        async with aclosing(items):
             async for item in items:
                 yield item
 

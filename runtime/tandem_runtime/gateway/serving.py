@@ -10,16 +10,16 @@ speculation: a revision without a draft that answers is served at K = 0.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 
+from tandem_runtime.domain.commands import Emit, Finish, Request
 from tandem_runtime.domain.errors import BadRequest, Overloaded, TandemError, TargetLost
 from tandem_runtime.domain.evidence import Ledger
 from tandem_runtime.domain.lookahead import Lookahead
 from tandem_runtime.domain.policy import PairRevision, Policy, RevisionName, SpeculationState
 from tandem_runtime.domain.routing import choose_revision, unit_of
-from tandem_runtime.domain.session import Emit, Finish, Request
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import OpenSession, SessionId, TokenId, Verification
 from tandem_runtime.gateway.accounts import Account, Assignment
@@ -80,7 +80,7 @@ class Reply:
         """What speculation has done so far."""
         return self._account.report(verification=self.verification, seed=self._ask.parameters.seed)
 
-    async def items(self) -> AsyncIterator[tuple[int, Emit | Finish]]:
+    async def items(self) -> AsyncGenerator[tuple[int, Emit | Finish], None]:
         """What the choices emit, each with its index, until all have finished. The first failure is raised."""
         silent = set(range(len(self.choices)))
         running = len(self.choices)
@@ -99,10 +99,11 @@ class Reply:
         """Run one choice's session into the queue; a failure goes the same way, to whoever reads the items."""
         choice = self.choices[index]
         try:
-            async for item in choice.seat.run(choice.request, lookahead):
-                if isinstance(item, Emit):
-                    choice.output += item.tokens
-                await self._items.put((index, item))
+            async with aclosing(choice.seat.run(choice.request, lookahead)) as items:
+                async for item in items:
+                    if isinstance(item, Emit):
+                        choice.output += item.tokens
+                    await self._items.put((index, item))
         except Exception as error:
             await self._items.put((index, error))
 

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ShadowJob:
-    """`output` was emitted by the target in the session that `opening` describes; `scored` takes (matched, examined)."""
+    """`output` is what the target emitted in the session of `opening`; `scored` takes (matched, examined)."""
 
     draft: RoleHash
     opening: OpenSession

@@ -8,32 +8,29 @@ it was asked for, which then carries what speculation did; else the last choice'
 
 from collections.abc import Iterable
 
-from tandem_runtime.domain.session import Emit
+from tandem_runtime.domain.commands import Emit
 from tandem_runtime.domain.tokens import FinishReason
-from tandem_runtime.gateway.present import Answer, Chunk, Presenter, TokenText, count_usage
+from tandem_runtime.gateway.present import Answer, Chunk, Presenter, count_usage
 from tandem_runtime.gateway.replies import SpeculationReport
 
 
 class ReplyStream:
     """The chunks of one reply; fed with what the sessions of its choices emit."""
 
-    def __init__(self, presenter: Presenter, token_text: TokenText, *, choices: int, usage_of_prompt: int | None) -> None:
+    def __init__(self, presenter: Presenter, *, choices: int, usage_of_prompt: int | None) -> None:
         self._presenter = presenter
-        self._token_text = token_text
         self._usage_of_prompt = usage_of_prompt
         """Prompt tokens where usage was asked for, else absent."""
         self._answers = [Answer() for _ in range(choices)]
         self._offsets = [0] * choices
 
-    def begin(self) -> list[Chunk]:
-        return _present(self._presenter.opening(index) for index in range(len(self._answers)))
-
     def emitted(self, index: int, emit: Emit) -> list[Chunk]:
+        opening = None if self._answers[index].tokens else self._presenter.opening(index)
         chunk = self._presenter.piece(index, emit, offset=self._offsets[index])
         self._answers[index].add(emit)
         if emit.logprobs is not None:
-            self._offsets[index] += sum(len(self._token_text(token)) for token in emit.tokens)
-        return _present([chunk])
+            self._offsets[index] += sum(len(self._presenter.token_text(token)) for token in emit.tokens)
+        return _present([opening, chunk])
 
     def finished(self, index: int, reason: FinishReason, report: SpeculationReport) -> list[Chunk]:
         """The choice's end, and the reply's if it was the last one."""
