@@ -13,12 +13,12 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final
 
-import httpx
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
     HFValidationError,
+    HTTPError,  # type: ignore[attr-defined]  # of the HTTP client that the hub library uses, whichever it is
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
@@ -118,7 +118,7 @@ def _translated(repository: str, revision: str | None) -> Iterator[None]:
         ) from error
     except HfHubHTTPError as error:
         raise ModelRefused(f"{where}: the hub answered {error.response.status_code}; try again later") from error
-    except httpx.HTTPError as error:
+    except HTTPError as error:
         raise ModelRefused(
             f"{where}: the hub cannot be reached ({type(error).__name__}); check the network and HF_ENDPOINT"
         ) from error

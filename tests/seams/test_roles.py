@@ -123,7 +123,7 @@ def test_a_wrong_command_line_is_one_line_and_an_exit_code(
     arguments: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
-        ended = main.run(arguments)
+        ended: object = main.run(arguments)
     except SystemExit as exit:
         ended = exit.code
     said = capsys.readouterr().err.strip().splitlines()
