@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Final
 
 from huggingface_hub import HfApi, snapshot_download
-from huggingface_hub.errors import (
+from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError: of whichever HTTP client the hub uses
     GatedRepoError,
     HfHubHTTPError,
     HFValidationError,
-    HTTPError,  # type: ignore[attr-defined]  # of the HTTP client that the hub library uses, whichever it is
+    HTTPError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
