@@ -9,14 +9,16 @@ The admin side comes first and says "loading" while the model loads on another t
 import asyncio
 import hashlib
 import logging
+import threading
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from prometheus_client import CollectorRegistry, Gauge
 
@@ -34,6 +36,8 @@ from tandem_runtime.wire.roles import DraftRole, Role, TargetRole
 from tandem_runtime.wire.server import EngineServer
 
 logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 DEFAULT_SCRIPTED_LENGTH = 4096
 
@@ -157,11 +161,50 @@ async def serve_role(
     app = admin_app(trouble=state.trouble, registry=state.registry)
     async with http_server(app, host=options.host, port=options.admin_port) as admin_port:
         logger.info("loading role=%s admin=%s:%d", name, options.host, admin_port)
-        with await asyncio.to_thread(load) as engine:
-            async with EngineServer(engine.role, host=options.host, port=options.port) as server:
-                state.server, state.starting = server, None
-                logger.info("serving role=%s address=%s:%d", name, options.host, server.port)
-                await ending.wait()
-                logger.info("draining role=%s sessions=%d", name, server.sessions)
-                await server.drain(grace_seconds=options.grace_seconds)
+        engine = await _loaded(load, ending)
+        if engine is not None:
+            with engine:
+                await _serve(engine, options, state, ending=ending, name=name)
     logger.info("ended role=%s", name)
+
+
+async def _serve(
+    engine: Engine, options: ServeOptions, state: _State, *, ending: asyncio.Event, name: RoleName
+) -> None:
+    async with EngineServer(engine.role, host=options.host, port=options.port) as server:
+        state.server, state.starting = server, None
+        logger.info("serving role=%s address=%s:%d", name, options.host, server.port)
+        await ending.wait()
+        logger.info("draining role=%s sessions=%d", name, server.sessions)
+        await server.drain(grace_seconds=options.grace_seconds)
+
+
+async def _loaded(load: Callable[[], Engine], ending: asyncio.Event) -> Engine | None:
+    """The engine, or None where the end is asked for first."""
+    loaded = _on_a_thread(load)
+    asked_to_end = asyncio.create_task(ending.wait())
+    either: list[asyncio.Future[Any]] = [loaded, asked_to_end]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    asked_to_end.cancel()
+    return None if loaded.cancel() else loaded.result()
+
+
+def _on_a_thread(work: Callable[[], Result]) -> asyncio.Future[Result]:
+    """A daemon, unlike those of the loop's own pool: a model half read does not keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+
+    def tell(outcome: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(lambda: None if future.done() else outcome())
+
+    def run() -> None:
+        try:
+            result = work()
+        except Exception as error:
+            tell(partial(future.set_exception, error))
+        else:
+            tell(partial(future.set_result, result))
+
+    threading.Thread(target=run, name="load", daemon=True).start()
+    return future

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 
 import httpx
@@ -17,6 +18,7 @@ from tandem_runtime import main
 from tandem_runtime.domain.errors import Overloaded, TargetLost
 from tandem_runtime.domain.tokens import Opened, OpenSession, Proposal, ProposeRound, SessionId
 from tandem_runtime.engines.scripted import chain_logits
+from tandem_runtime.role_server import Engine, RoleName, ServeOptions, serve_role
 from tandem_runtime.wire.client import RemoteDraft, RemoteTarget
 
 SCRIPT = "scripted:tandem_runtime.engines.scripted:chain_logits"
@@ -84,6 +86,34 @@ async def test_a_target_killed_in_a_run_is_target_lost_and_found_again_when_it_i
         async with role("target", port, admin_port):
             await remote.wait_connected()
             assert (await remote.open(greedy())).incarnation != opened.incarnation
+
+
+async def test_a_target_that_hangs_with_its_socket_open_is_lost_by_its_pings() -> None:
+    """Takes the ping timeout, ten seconds: nothing shorter tells a hung peer from a busy one."""
+    port, admin_port = free_ports()
+    async with role("target", port, admin_port) as child, RemoteTarget(f"127.0.0.1:{port}", backoff=QUICK) as remote:
+        await remote.wait_connected()
+        opened = await remote.open(greedy())
+        child.send_signal(signal.SIGSTOP)
+        async with asyncio.timeout(30):
+            with pytest.raises(TargetLost, match="broke: UNAVAILABLE"):
+                await remote.verify(verify(opened, "s"))
+        child.send_signal(signal.SIGCONT)
+        await remote.wait_connected()
+
+
+async def test_the_end_asked_for_while_the_model_loads_does_not_wait_for_it() -> None:
+    ending, reading = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def load() -> Engine:
+        loop.call_soon_threadsafe(ending.set)
+        reading.wait()
+        raise AssertionError("nobody hears this")
+
+    options = ServeOptions(host="127.0.0.1", port=0, admin_port=0, grace_seconds=1)
+    await serve_role(load, options, ending=ending, name=RoleName.TARGET)
+    reading.set()
 
 
 async def go_on_until_it_fails(remote: RemoteTarget, opened: Opened) -> None:

@@ -22,8 +22,9 @@ _OPEN_OVERHEAD_BYTES: Final = 64 * 2**10
 """What an Open holds beside its token ids: parameters, and a logit bias of up to 4000 entries of 14 bytes."""
 
 _NEVER_MILLISECONDS: Final = 2**31 - 1
-_KEEPALIVE_MILLISECONDS: Final = 10_000
-_KEEPALIVE_TIMEOUT_MILLISECONDS: Final = 5_000
+_KEEPALIVE_MILLISECONDS: Final = 5_000
+_PING_TIMEOUT_MILLISECONDS: Final = 10_000
+"""A process that shares its cores with many others may be late by seconds and is still alive."""
 
 Options = list[tuple[str, int]]
 
@@ -33,7 +34,10 @@ _BOTH_ENDS: Final[Options] = [
     # A node that vanishes sends no goodbye, and a process that hangs keeps its sockets: pings find both in 15 s, where
     # TCP alone would take a quarter of an hour.
     ("grpc.keepalive_time_ms", _KEEPALIVE_MILLISECONDS),
-    ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MILLISECONDS),
+    ("grpc.keepalive_timeout_ms", _PING_TIMEOUT_MILLISECONDS),
+    # The ping that measures bandwidth has a timeout of its own, a minute by default, and while it is out no keepalive
+    # ping is sent: a peer that hangs just after a burst of data would be found by this one only.
+    ("grpc.http2.ping_timeout_ms", _PING_TIMEOUT_MILLISECONDS),
     # Ping on quiet links too, and without end: else the first request after a quiet hour finds the dead peer.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
