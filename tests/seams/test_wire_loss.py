@@ -255,6 +255,16 @@ async def test_a_message_over_the_limit_is_refused_here_with_the_limit_and_the_l
         assert (await remote.open(opening())).cached_tokens == 3
 
 
+async def test_an_answer_over_the_limit_fails_its_own_call_only() -> None:
+    async with draft_link(CountingDraft()) as remote:
+        opened = await remote.open(opening())
+        with pytest.raises(
+            DraftLost, match=rf"takes \d+ bytes .* limit is {transport.MAX_MESSAGE_BYTES}; send sparser q"
+        ):
+            await remote.propose(propose(opened, "s", k=transport.MAX_MESSAGE_BYTES // 3))
+        assert (await remote.propose(propose(opened, "s", k=2))).ids == (0, 1)
+
+
 async def test_the_longest_prompt_that_the_settings_allow_goes_through() -> None:
     async with target_link(CountingTarget()) as (remote, _):
         prompt = (151_935,) * (4_194_304 // 3 + 100_000)

@@ -19,7 +19,7 @@ from typing import Final
 
 from tandem_runtime.domain.errors import BadRequest, Overloaded, SessionLost, TandemError, TargetLost
 from tandem_runtime.domain.tokens import Incarnation, Opened, SessionId
-from tandem_runtime.wire import codec
+from tandem_runtime.wire import codec, transport
 from tandem_runtime.wire.codec import Ended, IncomingRequest
 from tandem_runtime.wire.outbox import Outbox
 from tandem_runtime.wire.roles import Role
@@ -161,7 +161,9 @@ class Conversation:
             async for reply in replies:
                 if isinstance(reply, Opened):
                     seat.bound = reply.incarnation
-                self.outbox.put(codec.reply_frame(reply, call=request.call))
+                frame = codec.reply_frame(reply, call=request.call)
+                transport.check_reply(len(frame))
+                self.outbox.put(frame)
                 await self.outbox.room()
 
     def _refuse(self, call: int, error: TandemError) -> None:

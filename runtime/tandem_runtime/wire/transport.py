@@ -6,7 +6,7 @@ end or refuse a stream is written here with its reason; both ends read the same 
 
 from typing import Final
 
-from tandem_runtime.domain.errors import BadRequest, ModelRefused
+from tandem_runtime.domain.errors import BadRequest, ModelRefused, TargetLost
 from tandem_runtime.domain.tokens import Capabilities
 
 TARGET_SERVICE: Final = "tandem.verify.v1.Target"
@@ -68,13 +68,21 @@ SERVER_OPTIONS: Final[Options] = [
 ]
 
 
-def check_message(size_bytes: int) -> None:
+def check_request(size_bytes: int) -> None:
     """Refuse here what the peer's transport would refuse by ending the stream with all its sessions."""
     if size_bytes > MAX_MESSAGE_BYTES:
         raise BadRequest(
             f"the request takes {size_bytes} bytes on the link to the engine, whose limit is {MAX_MESSAGE_BYTES}; "
             "shorten the prompt",
             parameter="prompt",
+        )
+
+
+def check_reply(size_bytes: int) -> None:
+    """As `check_request`, for what an engine says: full-vocabulary rows of q can be that long."""
+    if size_bytes > MAX_MESSAGE_BYTES:
+        raise TargetLost(
+            f"the engine's answer takes {size_bytes} bytes on a link whose limit is {MAX_MESSAGE_BYTES}; send sparser q"
         )
 
 
