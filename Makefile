@@ -19,3 +19,28 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 setup: $(STAMP) ## make the Python environment
+
+.PHONY: lint types contracts domain check test demo demo-down bench chart
+
+lint: $(STAMP)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+contracts: $(STAMP)
+	$(BIN)/lint-imports --config pyproject.toml
+
+domain: $(STAMP)
+	$(BIN)/pytest -q tests/domain
+
+check: lint types contracts domain ## lint, types, import contracts and the pure tests: under two minutes
+
+test: check controlplane ## every test this machine can run; says what it skips and why
+	$(BIN)/pytest -q tests/seams tests/agreement tests/scenarios tests/cluster
+
+bench: $(STAMP) ## one measured comparison: make bench NAME=coupled_verify
+	$(BIN)/python -m benchmarks.$(NAME)
+
+include devcluster/cluster.mk

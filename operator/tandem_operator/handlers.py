@@ -1,0 +1,49 @@
+"""Knows which Kubernetes events mean "look again at this object". kopf is the trigger and nothing more.
+
+Refuses to know what looking does. Only `on.event` handlers are used: they keep no state on objects, write no annotation
+and set no finalizer, so a missed or failed one costs a resync, never an object. Change handlers, timers and daemons are
+left alone on purpose: one refused status patch can end a timer for good and can lose a status.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+import kopf
+
+from tandem_operator.ports import Key
+
+DEPLOYMENT_LABEL = "tandem.dev/deployment"
+CHILD_KINDS = (
+    ("apps", "v1", "deployments"),
+    ("apps", "v1", "controllerrevisions"),
+    ("", "v1", "pods"),
+    ("", "v1", "configmaps"),
+    ("", "v1", "services"),
+)
+
+
+@dataclass(slots=True)
+class WatchAge:
+    """When the last event of any watched kind came, on the monotonic clock."""
+
+    last_event: float = field(default_factory=time.monotonic)
+
+
+Wake = Callable[[Key], Awaitable[None]]
+
+
+def register(registry: kopf.OperatorRegistry, *, wake: Wake, gone: Wake, age: WatchAge) -> None:
+    """Hang the handlers into `registry`: the object itself, and every child by its label."""
+
+    @kopf.on.event("tandem.dev", "v1alpha1", "speculativedeployments", registry=registry)
+    async def object_changed(type: str | None, namespace: str, name: str, **_: object) -> None:  # noqa: A002  kopf names it
+        age.last_event = time.monotonic()
+        await (gone if type == "DELETED" else wake)(Key(namespace, name))
+
+    for group, version, plural in CHILD_KINDS:
+
+        @kopf.on.event(group, version, plural, labels={DEPLOYMENT_LABEL: kopf.PRESENT}, registry=registry)
+        async def child_changed(namespace: str, labels: Mapping[str, str], **_: object) -> None:
+            age.last_event = time.monotonic()
+            await wake(Key(namespace, labels[DEPLOYMENT_LABEL]))
