@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "==> environment in $(VENV) (about 1 minute; torch is large)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt uv
-	$(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python -c constraints.txt -e '.[operator,runtime]' --group test --group lint
+	$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt -e '.[operator,runtime]' --group test --group lint
 	@touch $@
 
 setup: $(STAMP) ## make the Python environment
@@ -43,4 +43,4 @@ test: check controlplane ## every test this machine can run; says what it skips 
 bench: $(STAMP) ## one measured comparison: make bench NAME=coupled_verify
 	$(BIN)/python -m benchmarks.$(NAME)
 
-include devcluster/cluster.mk
+-include devcluster/cluster.mk

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
 
-from tandem_operator.domain.errors import OperatorError, SpecError, Unavailable
+from tandem_operator.domain.errors import ClusterError, SpecError, Unavailable
 from tandem_operator.domain.webhook import ANNOTATION_PREFIX, Firing, annotation, read_webhook
 from tandem_operator.ports import Cluster, Json, Key, Kind
 
@@ -54,10 +54,10 @@ class AlertSink:
         )
 
     async def post(self, request: web.Request) -> web.Response:
-        """202: every alert is recorded or needs no record. 400, 401, 413: never sent again as it is. 503: come again."""
+        """202: every alert is recorded or needs no record. 400, 401, 413: wrong for good. 503: send it again."""
         if not self._authorised(request):
             self._intents.labels("unauthorised").inc()
-            return problem(401, "the Authorization header must be 'Bearer <token>' with the token of the chart's secret")
+            return problem(401, "Authorization must be 'Bearer <token>', with the token of the chart's secret")
         try:
             hook = read_webhook(json.loads(await request.text()))
         except (ValueError, SpecError) as error:
@@ -66,7 +66,7 @@ class AlertSink:
         self._intents.labels("ignored").inc(hook.ignored)
         try:
             results = [await self._record(alert) for alert in hook.firing]
-        except OperatorError as error:
+        except ClusterError as error:
             self._intents.labels("failed").inc()
             log.warning("alert not recorded error=%s", error)
             return problem(503, f"not recorded, send again: {error}")
@@ -88,7 +88,7 @@ class AlertSink:
         if name in present:
             return "repeated"
         if len(present) >= MOST_PENDING:
-            raise Unavailable(f"{key} has {len(present)} alerts waiting to be handled")
+            raise Unavailable(f"annotate {key}", f"{len(present)} alerts wait to be handled")
         await self._cluster.annotate(Kind.SPECULATIVE_DEPLOYMENT, key, {name: value})
         log.info("alert recorded key=%s name=%s", key, alert.name)
         return "recorded"
@@ -155,7 +155,7 @@ class HttpThread:
     def _main(self) -> None:
         try:
             self._loop.run_until_complete(self._serve())
-        except BaseException as error:  # noqa: BLE001  handed to the thread that waits in start()
+        except BaseException as error:
             self._failure = error
         finally:
             self._started.set()

@@ -8,6 +8,7 @@ left alone on purpose: one refused status patch can end a timer for good and can
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import kopf
 
@@ -37,13 +38,13 @@ def register(registry: kopf.OperatorRegistry, *, wake: Wake, gone: Wake, age: Wa
     """Hang the handlers into `registry`: the object itself, and every child by its label."""
 
     @kopf.on.event("tandem.dev", "v1alpha1", "speculativedeployments", registry=registry)
-    async def object_changed(type: str | None, namespace: str, name: str, **_: object) -> None:  # noqa: A002  kopf names it
+    async def object_changed(type: str, namespace: str | None, name: str, **_: Any) -> None:  # kopf names them
         age.last_event = time.monotonic()
-        await (gone if type == "DELETED" else wake)(Key(namespace, name))
+        await (gone if type == "DELETED" else wake)(Key(str(namespace), name))
 
     for group, version, plural in CHILD_KINDS:
 
         @kopf.on.event(group, version, plural, labels={DEPLOYMENT_LABEL: kopf.PRESENT}, registry=registry)
-        async def child_changed(namespace: str, labels: Mapping[str, str], **_: object) -> None:
+        async def child_changed(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
             age.last_event = time.monotonic()
-            await wake(Key(namespace, labels[DEPLOYMENT_LABEL]))
+            await wake(Key(str(namespace), labels[DEPLOYMENT_LABEL]))

@@ -1,6 +1,7 @@
 """Knows how to speak to the Kubernetes API: paths, verbs, content types, and what its refusals mean.
 
-Refuses to know why anything is written. Every request has a deadline, because a call that hangs would starve its object.
+Refuses to know why anything is written. Every request has a deadline, because a call that hangs
+would starve its object.
 """
 
 import asyncio
@@ -12,9 +13,8 @@ from typing import NamedTuple
 
 import aiohttp
 from kubernetes.aio import client, config
-from kubernetes.aio.client.exceptions import ApiException
 
-from tandem_operator.domain.errors import Conflict, Forbidden, Invalid, OperatorError, Unavailable
+from tandem_operator.domain.errors import ClusterError, Conflict, Forbidden, Refused, Unavailable
 from tandem_operator.ports import Json, Key, Kind
 
 FIELD_MANAGER = "tandem-operator"
@@ -59,27 +59,26 @@ def path_of(kind: Kind, namespace: str | None, name: str | None = None, subresou
     return "/".join(parts)
 
 
-def translated(status: int | None, message: str) -> OperatorError:
-    """Which branch of the error tree an HTTP status of the API is."""
+def refusal(what: str, status: int, reason: str, data: bytes) -> ClusterError:
+    """Which branch of the error tree an answer of the API is, in the API's own words where it gave any."""
+    message = _words(data) or reason
     match status:
         case 409:
-            return Conflict(message)
+            return Conflict(what, message)
         case 401 | 403:
-            return Forbidden(message)
+            return Forbidden(what, message)
         case 400 | 413 | 415 | 422:
-            return Invalid(message)
+            return Refused(what, message)
         case _:
-            return Unavailable(message)
+            return Unavailable(what, message)
 
 
-def refusal(error: ApiException) -> OperatorError:
-    """The API's own words out of its Status body, else the HTTP reason."""
-    body = error.body.decode() if isinstance(error.body, bytes) else error.body
+def _words(data: bytes) -> str | None:
+    """`message` of the API's Status body."""
     try:
-        message = str(json.loads(body or "")["message"])
+        return str(json.loads(data)["message"])
     except (ValueError, KeyError, TypeError):
-        message = str(error.reason)
-    return translated(error.status, message)
+        return None
 
 
 def object_place(body: Json) -> tuple[str | None, str]:
@@ -163,21 +162,24 @@ class KubeCluster:
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
                 answer = await self._api.call_api(*request)
-                data = await answer.read()
+                data = await answer.read()  # type: ignore[no-untyped-call]  # the client is only partly typed
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise Unavailable(f"{method} {path}: {type(error).__name__} {error}") from error
-        return _checked(answer.status, str(answer.reason), data)
+            raise Unavailable(f"{method} {path}", f"{type(error).__name__} {error}") from error
+        return _checked(f"{method} {path}", answer.status, str(answer.reason), data)
 
 
-class NotFoundError(Exception):
-    """404: told apart because for reads and deletes it is an answer, not a failure."""
+class NotFoundError(Unavailable):
+    """404: for reads and deletes an answer; elsewhere a namespace or kind that is not there yet."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, "there is no such object, namespace or kind")
 
 
-def _checked(status: int, reason: str, data: bytes) -> Json:
+def _checked(what: str, status: int, reason: str, data: bytes) -> Json:
     if status == 404:
-        raise NotFoundError
+        raise NotFoundError(what)
     if not 200 <= status <= 299:
-        raise refusal(ApiException(status=status, reason=reason, body=data.decode(errors="replace")))
+        raise refusal(what, status, reason, data)
     found = json.loads(data)
     assert isinstance(found, dict)
     return found
@@ -187,12 +189,12 @@ def _checked(status: int, reason: str, data: bytes) -> Json:
 async def connect() -> AsyncIterator[KubeCluster]:
     """To the cluster that this pod runs in, else to the one that KUBECONFIG names."""
     settings = client.Configuration()
-    if IN_CLUSTER_TOKEN.exists():
-        config.load_incluster_config(client_configuration=settings)
+    if IN_CLUSTER_TOKEN.exists():  # noqa: ASYNC240  once, before anything runs
+        config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]  # as above
     else:
-        await config.load_kube_config(client_configuration=settings)
+        await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]  # as above
     api = client.ApiClient(settings)
     try:
         yield KubeCluster(api)
     finally:
-        await api.close()
+        await api.close()  # type: ignore[no-untyped-call]  # as above

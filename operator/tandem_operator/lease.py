@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from tandem_operator.domain.errors import OperatorError
+from tandem_operator.domain.errors import ClusterError
 from tandem_operator.ports import Clock, Cluster, Json, Kind
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Leadership:
 
     async def acquire(self) -> None:
         """Wait until the Lease is ours."""
-        while not await self.attempt():
+        while not await self.attempt():  # noqa: ASYNC110  nobody tells us when it is free
             await asyncio.sleep(self._terms.retry_seconds)
         log.info("lease acquired name=%s identity=%s", self._terms.name, self._terms.identity)
 
@@ -119,7 +119,7 @@ class Leadership:
                 return
             body = {**previous, "spec": {**_spec(previous), "holderIdentity": ""}}
             await self._cluster.replace(Kind.LEASE, body)
-        except OperatorError as error:
+        except ClusterError as error:
             log.warning("lease not released error=%s", error)
 
     async def attempt(self) -> bool:
@@ -127,7 +127,7 @@ class Leadership:
         began = self._clock.monotonic()
         try:
             ours = await self._take()
-        except OperatorError as error:
+        except ClusterError as error:
             log.warning("lease not renewed error=%s", error)
             return False
         self._proved_at = began if ours else None

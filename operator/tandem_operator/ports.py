@@ -43,8 +43,8 @@ class Key:
 
 
 class Cluster(Protocol):
-    """The Kubernetes API as the operator uses it. Every call has a deadline and raises only the operator's errors:
-    Conflict (409, read again), Unavailable (retry with back-off), Forbidden (a right is missing), SpecError (422)."""
+    """The Kubernetes API as the operator uses it. Every call has a deadline and raises only ClusterErrors: Conflict
+    (read again), Unavailable (again later), Forbidden (a right is missing), Refused (the object is invalid)."""
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Json | None:
         """None: there is no such object."""

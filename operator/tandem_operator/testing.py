@@ -12,12 +12,16 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
-from tandem_operator.domain.errors import Conflict, OperatorError
+from tandem_operator.domain.errors import ClusterError, Conflict
 from tandem_operator.ports import Json, Key, Kind
 
 Address = tuple[Kind, str | None, str]
-Fault = Callable[[str, Kind, str], OperatorError | None]
+Fault = Callable[[str, Kind, str], ClusterError | None]
 """(verb, kind, name) -> the error that this call shall meet, or None."""
+
+
+def no_fault(_verb: str, _kind: Kind, _name: str) -> None:
+    """Every call succeeds."""
 
 
 @dataclass(slots=True)
@@ -67,7 +71,7 @@ class MemoryCluster:
     def __init__(self) -> None:
         self.objects: dict[Address, dict[str, Any]] = {}
         self.writes: list[tuple[str, Kind, str]] = []
-        self.fault: Fault = lambda verb, kind, name: None
+        self.fault: Fault = no_fault
         self._versions = count(1)
 
     def put(self, kind: Kind, body: Json) -> Json:
@@ -99,7 +103,7 @@ class MemoryCluster:
     async def create(self, kind: Kind, body: Json) -> Json:
         address = self._write("create", kind, body)
         if address in self.objects:
-            raise Conflict(f"{kind} {address[2]} already exists")
+            raise Conflict(f"create {kind} {address[2]}", "already exists")
         return self._store(kind, copy.deepcopy(dict(body)))
 
     async def apply(self, kind: Kind, body: Json) -> Json:
@@ -122,7 +126,7 @@ class MemoryCluster:
         self.writes.append(("annotate", kind, key.name))
         live = self.objects.get((kind, key.namespace, key.name))
         if live is None:
-            raise Conflict(f"{kind} {key} is gone")
+            raise Conflict(f"annotate {kind} {key}", "is gone")
         return self._store(kind, merged(live, {"metadata": {"annotations": dict(annotations)}}))
 
     async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> None:
@@ -148,7 +152,7 @@ class MemoryCluster:
         live = self.objects.get(address)
         metadata: Any = body["metadata"]
         if live is None or metadata.get("resourceVersion") != live["metadata"]["resourceVersion"]:
-            raise Conflict(f"{kind} {address[2]} was changed by somebody else")
+            raise Conflict(f"{verb} {kind} {address[2]}", "was changed by somebody else")
         return live
 
     def _store(self, kind: Kind, body: dict[str, Any]) -> Json:

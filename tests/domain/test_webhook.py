@@ -1,4 +1,4 @@
-"""Alertmanager's body: each alert by its own status, the same alert the same annotation, anything else a clear refusal."""
+"""Alertmanager's body: each alert by its own status, the same alert the same annotation, the rest refused clearly."""
 
 import json
 from typing import Any
@@ -77,7 +77,11 @@ def test_what_is_no_such_body_is_refused_with_the_path(wrong: object, path: str)
     assert refused.value.path == path
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda v: st.lists(v) | st.dictionaries(st.text(), v)))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(), lambda v: st.lists(v) | st.dictionaries(st.text(), v)
+    )
+)
 def test_no_json_at_all_makes_it_fail_in_another_way(anything: object) -> None:
     for wrong in (anything, body(anything), body(alert(labels={"x": str(anything)}, startsAt=anything))):
         try:
@@ -92,7 +96,12 @@ def test_the_same_alert_gives_the_same_annotation_and_another_start_object_or_re
         return annotation(firing, uid=uid)[0]
 
     assert name() == name(annotations={"summary": "other"}, endsAt="2026-02-01T00:00:00Z")
-    others = {name(uid="v"), name(startsAt="2026-01-31T13:00:00Z"), name(labels={"revision": "x"}), name(fingerprint="y")}
+    others = {
+        name(uid="v"),
+        name(startsAt="2026-01-31T13:00:00Z"),
+        name(labels={"revision": "x"}),
+        name(fingerprint="y"),
+    }
     assert name() not in others
     assert len(others) == 4
 

@@ -74,7 +74,7 @@ def test_an_alert_is_on_the_object_before_it_is_acknowledged_and_a_repeat_change
 
 def test_an_alert_that_could_not_be_written_is_asked_for_again() -> None:
     cluster = holding_chat()
-    with serving(cluster) as client, cluster.failing(lambda verb, kind, name: Unavailable("planted")):
+    with serving(cluster) as client, cluster.failing(lambda verb, kind, name: Unavailable("write", "planted")):
         assert client.post("/v1/alerts", json=body()).status_code == 503
     assert alerts_on(cluster) == []
 
@@ -124,7 +124,9 @@ def test_readiness_names_the_trouble() -> None:
 def test_a_port_in_use_is_raised_where_the_thread_is_started() -> None:
     async def build() -> Any:
         registry = CollectorRegistry()
-        return build_app(AlertSink(MemoryCluster(), TOKEN, registry), alive=lambda: None, ready=lambda: None, registry=registry)
+        return build_app(
+            AlertSink(MemoryCluster(), TOKEN, registry), alive=lambda: None, ready=lambda: None, registry=registry
+        )
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -45,7 +45,7 @@ async def test_the_fence_falls_at_the_renew_deadline_before_a_rival_may_begin() 
     first, second = leadership(cluster, clock, "a"), leadership(cluster, clock, "b")
     await first.attempt()
     await second.attempt()
-    with cluster.failing(lambda verb, kind, name: Unavailable("planted")):
+    with cluster.failing(lambda verb, kind, name: Unavailable("write", "planted")):
         clock.advance(9.9)
         assert not await first.attempt()
         assert first.held()
@@ -87,7 +87,7 @@ async def test_keep_calls_lost_when_renewals_fail_until_the_deadline() -> None:
 
     def fail(verb: str, kind: Kind, name: str) -> Unavailable:
         clock.advance(3)
-        return Unavailable("planted")
+        return Unavailable("write", "planted")
 
     with cluster.failing(fail):
         await first.keep(lambda: lost.append(clock.monotonic()))
