@@ -25,7 +25,7 @@ def quantity(text: str) -> Quantity:
 
 
 def amount(text: str) -> Fraction:
-    """The exact amount; raises ValueError when the text is no quantity. amount("500m") == 1/2, amount("1Ki") == 1024."""
+    """The exact amount; raises ValueError when the text is no quantity. amount("500m") == 1/2."""
     number, suffix = _parts(text)
     return Fraction(number) * _multiplier(suffix)
 

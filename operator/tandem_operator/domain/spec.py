@@ -104,9 +104,14 @@ class Resources:
     limits: Mapping[str, Quantity] = field(default_factory=dict)
 
 
+DEFAULT_CACHE_SIZE = Quantity("200Gi")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
-    size_limit: Quantity = Quantity("200Gi")
+    """Room for fetched weights on the node, in an emptyDir."""
+
+    size_limit: Quantity = DEFAULT_CACHE_SIZE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
