@@ -21,7 +21,7 @@ from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from tandem_operator.domain.errors import SpecError
-from tandem_operator.domain.quantity import Quantity
+from tandem_operator.domain.quantity import Quantity, quantity
 
 JsonObject = Mapping[str, object]
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class Verification(StrEnum):
 
 
 class Surge(StrEnum):
-    """What a canary adds: `SHARED_TARGET` draft pods only, `SIDE_BY_SIDE` a whole pair, `AUTO` the cheaper possible one."""
+    """What a canary adds: `SHARED_TARGET` draft pods, `SIDE_BY_SIDE` a pair, `AUTO` the cheaper possible one."""
 
     AUTO = "Auto"
     SIDE_BY_SIDE = "SideBySide"
@@ -78,7 +78,7 @@ class SecretRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """Where weights and tokenizer are: `hf://owner/name` pinned by the commit `revision`, or `file:///path` in the pods."""
+    """Weights and tokenizer: `hf://owner/name` pinned by the commit `revision`, or `file:///path` in the pods."""
 
     uri: str
     revision: str | None = None
@@ -104,9 +104,14 @@ class Resources:
     limits: Mapping[str, Quantity] = field(default_factory=dict)
 
 
+DEFAULT_CACHE_SIZE = Quantity("200Gi")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
-    size_limit: Quantity = Quantity("200Gi")  # noqa: RUF009 - Quantity is immutable
+    """Room for fetched weights on the node, in an emptyDir."""
+
+    size_limit: Quantity = DEFAULT_CACHE_SIZE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +206,7 @@ class AcceptanceGate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedupGate:
-    """Floor against the off slots and largest drop against stable, of the speed-up (10000: as fast as without draft)."""
+    """Floor against the off slots and largest drop against stable, of the speed-up (10000: as fast as without)."""
 
     min_basis_points: int = 10300
     max_drop_basis_points: int = 500
@@ -337,6 +342,8 @@ def _hints(kind: type) -> Mapping[str, Any]:
 
 def _read(kind: Any, raw: object, path: str) -> Any:
     """The one reader: a value of the annotated type `kind` from JSON. Any ends here; what leaves `parse` is typed."""
+    if kind is Quantity:
+        return _read_quantity(raw, path)
     if isinstance(kind, UnionType):
         return _read_optional(kind, raw, path)
     if get_origin(kind) is tuple:
@@ -393,8 +400,6 @@ def _read_choice(kind: type[StrEnum], raw: object, path: str) -> StrEnum:
 
 
 def _read_scalar(kind: Any, raw: object, path: str) -> Any:
-    if kind is Quantity:
-        return _read_quantity(raw, path)
     if not isinstance(raw, kind) or (kind is int and isinstance(raw, bool)):
         raise SpecError(path, raw, f"must be {_SCALARS[kind]}")
     return raw
@@ -402,7 +407,7 @@ def _read_scalar(kind: Any, raw: object, path: str) -> Any:
 
 def _read_quantity(raw: object, path: str) -> Quantity:
     try:
-        return Quantity(str(raw))
+        return quantity(str(raw))
     except ValueError:
         raise SpecError(path, raw, "must be a quantity such as 500m, 2 or 16Gi") from None
 
