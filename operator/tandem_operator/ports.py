@@ -79,11 +79,24 @@ class Cluster(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """What an engine says of its memory: bytes that cannot be dropped, KV cache in use, sequences pushed out lately."""
+
+    working_set_bytes: int
+    kv_basis_points: int
+    preempting: bool
+
+
 class Telemetry(Protocol):
     """What the running pods say of themselves."""
 
     async def evidence(self, address: str) -> Json | None:
         """`/internal/evidence` of the gateway at this pod IP; None: no answer within the deadline."""
+        ...
+
+    async def pressure(self, address: str) -> Pressure | None:
+        """`/internal/memory` of the engine at this pod IP; None: no answer within the deadline."""
         ...
 
 

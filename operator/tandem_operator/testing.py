@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any
 
 from tandem_operator.domain.errors import ClusterError, Conflict
-from tandem_operator.ports import Json, Key, Kind
+from tandem_operator.ports import Json, Key, Kind, Pressure
 
 Address = tuple[Kind, str | None, str]
 Fault = Callable[[str, Kind, str], ClusterError | None]
@@ -44,12 +44,16 @@ class FixedClock:
 
 @dataclass(slots=True)
 class ScriptedTelemetry:
-    """Answers evidence from a mapping of pod address to document; an address that is not there does not answer."""
+    """Answers from mappings of pod address to answer; an address that is not there does not answer."""
 
     documents: dict[str, Json] = field(default_factory=dict)
+    pressures: dict[str, Pressure] = field(default_factory=dict)
 
     async def evidence(self, address: str) -> Json | None:
         return self.documents.get(address)
+
+    async def pressure(self, address: str) -> Pressure | None:
+        return self.pressures.get(address)
 
 
 def merged(live: Any, patch: Any) -> Any:
