@@ -13,7 +13,7 @@ import json
 import logging
 import threading
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
@@ -36,11 +36,10 @@ Probe = Callable[[], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where to listen, and who may post."""
+    """Where to listen."""
 
     host: str
     port: int
-    token: str = field(repr=False)
 
 
 class AlertSink:

@@ -15,6 +15,7 @@ import kopf
 from tandem_operator.ports import Key
 
 DEPLOYMENT_LABEL = "tandem.dev/deployment"
+REQUEST_SECONDS = 30.0
 CHILD_KINDS = (
     ("apps", "v1", "deployments"),
     ("apps", "v1", "controllerrevisions"),
@@ -48,3 +49,11 @@ def register(registry: kopf.OperatorRegistry, *, wake: Wake, gone: Wake, age: Wa
         async def child_changed(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
             age.last_event = time.monotonic()
             await wake(Key(str(namespace), labels[DEPLOYMENT_LABEL]))
+
+
+def narrow_watches(settings: kopf.OperatorSettings) -> None:
+    """Only our own children cross the wire, and nothing but our writes reaches the API."""
+    for group, version, plural in CHILD_KINDS:
+        settings.watching.label_selectors[group, version, plural] = DEPLOYMENT_LABEL
+    settings.posting.enabled = False
+    settings.networking.request_timeout = REQUEST_SECONDS

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from tandem_operator.domain.errors import ClusterError
-from tandem_operator.ports import Clock, Cluster, Json, Kind
+from tandem_operator.domain.errors import ClusterError, Unavailable
+from tandem_operator.ports import Clock, Cluster, Json, Key, Kind
 
 log = logging.getLogger(__name__)
 
@@ -151,3 +151,40 @@ class Leadership:
             self._rival = Sighting(version, self._clock.monotonic())
             return False
         return self._clock.monotonic() - self._rival.at >= self._terms.duration_seconds
+
+
+class NotLeading(Unavailable):
+    """A write was stopped at the fence: this process no longer proves that it holds the Lease."""
+
+
+class Fenced:
+    """`Cluster` that asks before every write whether we still lead; reads pass."""
+
+    def __init__(self, cluster: Cluster, leadership: Leadership) -> None:
+        self._cluster = cluster
+        self._leadership = leadership
+        self.get = cluster.get
+        self.list = cluster.list
+
+    async def create(self, kind: Kind, body: Json) -> Json:
+        return await self._passed("create", kind).create(kind, body)
+
+    async def apply(self, kind: Kind, body: Json) -> Json:
+        return await self._passed("apply", kind).apply(kind, body)
+
+    async def replace(self, kind: Kind, body: Json) -> Json:
+        return await self._passed("replace", kind).replace(kind, body)
+
+    async def replace_status(self, kind: Kind, body: Json) -> Json:
+        return await self._passed("replace status of", kind).replace_status(kind, body)
+
+    async def annotate(self, kind: Kind, key: Key, annotations: Mapping[str, str | None]) -> Json:
+        return await self._passed("annotate", kind).annotate(kind, key, annotations)
+
+    async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> None:
+        await self._passed("delete", kind).delete(kind, namespace, name, uid=uid)
+
+    def _passed(self, verb: str, kind: Kind) -> Cluster:
+        if not self._leadership.held():
+            raise NotLeading(f"{verb} {kind}", "the lease is not proved to be ours; another replica may lead")
+        return self._cluster

@@ -116,10 +116,11 @@ def read_resource(body: Json) -> Resource:
 
 def children_of(uid: str, bodies: list[Json]) -> tuple[Child, ...]:
     """Those that name the resource as their owner; another's object under our label is not ours."""
-    owned = [
-        body for body in bodies if any(text(ref, "uid") == uid for ref in items(body, "metadata", "ownerReferences"))
-    ]
-    return tuple(Child(_without_managed_fields(body)) for body in owned)
+    return tuple(Child(_without_managed_fields(body)) for body in bodies if _owned_by(uid, body))
+
+
+def _owned_by(uid: str, body: Json) -> bool:
+    return any(text(owner, "uid") == uid for owner in items(body, "metadata", "ownerReferences"))
 
 
 def _without_managed_fields(body: Json) -> Json:
@@ -153,9 +154,8 @@ async def _with_pressure(pod: Pod, body: Json, telemetry: Telemetry) -> Pod:
         return pod
     limit = memory_limit(body)
     share = None if limit is None else pressure.working_set_bytes * 10000 // limit
-    return replace(
-        pod, memory_basis_points=share, kv_basis_points=pressure.kv_basis_points, preempting=pressure.preempting
-    )
+    kv, preempting = pressure.kv_basis_points, pressure.preempting
+    return replace(pod, memory_basis_points=share, kv_basis_points=kv, preempting=preempting)
 
 
 def memory_limit(pod: Json) -> int | None:

@@ -12,13 +12,13 @@ from tandem_operator.domain.decision import Decision
 from tandem_operator.domain.plan import plan
 from tandem_operator.domain.settings import OperatorTerms
 from tandem_operator.observe import Sources, observe
-from tandem_operator.ports import Key, Kind
+from tandem_operator.ports import Json, Key, Kind
 
 
 class Observer(Protocol):
     """Told what was decided and done; must not block or raise."""
 
-    async def decided(self, key: Key, decision: Decision) -> None: ...
+    async def decided(self, key: Key, uid: str, decision: Decision) -> None: ...
 
 
 async def reconcile(key: Key, sources: Sources, terms: OperatorTerms, observer: Observer) -> float | None:
@@ -31,11 +31,16 @@ async def reconcile(key: Key, sources: Sources, terms: OperatorTerms, observer: 
         sources.history.forget(key)
         return None
     target = Target(resource)
-    seen = await observe(resource, sources, window=window_of(resource))
+    seen = await observe(resource, sources, window=breaker_window(resource))
     decision = decide(seen, terms)
     outcome = await apply(plan(decision, seen, terms), target, sources.cluster)
     status = report(seen, decision, outcome)
     if status is not None:
         await write_status(status, target, sources.cluster)
-    await observer.decided(key, decision)
+    await observer.decided(key, seen.resource.uid, decision)
     return float(decision.look_again_in_seconds)
+
+
+def breaker_window(resource: Json) -> timedelta:
+    """How far back the breaker looks, read before the spec is parsed: a wrong spec must not stop a look."""
+    return timedelta(seconds=number(resource, "spec", "autoDisable", "windowSeconds", default=300))

@@ -47,7 +47,7 @@ def serving(cluster: MemoryCluster, *, trouble: str | None = None) -> Iterator[h
         return build_app(sink, alive=lambda: None, ready=lambda: trouble, registry=registry)
 
     port = free_port()
-    thread = HttpThread(Endpoint("127.0.0.1", port, TOKEN), build)
+    thread = HttpThread(Endpoint("127.0.0.1", port), build)
     thread.start()
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {TOKEN}"}) as client:
@@ -131,6 +131,6 @@ def test_a_port_in_use_is_raised_where_the_thread_is_started() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        thread = HttpThread(Endpoint("127.0.0.1", taken.getsockname()[1], TOKEN), build)
+        thread = HttpThread(Endpoint("127.0.0.1", taken.getsockname()[1]), build)
         with pytest.raises(OSError, match="address already in use"):
             thread.start()
