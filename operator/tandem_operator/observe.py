@@ -26,7 +26,7 @@ from tandem_operator.domain.observed import (
     text,
     texts,
 )
-from tandem_operator.domain.quantity import parse_quantity
+from tandem_operator.domain.quantity import amount
 from tandem_operator.domain.samples import Document, Scrape, UnreadableDocument, read_document
 from tandem_operator.ports import Clock, Cluster, Json, Key, Kind, Telemetry
 
@@ -163,7 +163,7 @@ def memory_limit(pod: Json) -> int | None:
     for container in items(pod, "spec", "containers"):
         limit = held(container, "resources", "limits", "memory")
         if text(container, "name") == "engine" and isinstance(limit, str):
-            return int(parse_quantity(limit))
+            return int(amount(limit))
     return None
 
 

@@ -3,12 +3,14 @@
 Refuses to know any rule (`domain`), any client (`kube`) and what woke us (`handlers`).
 """
 
+from datetime import timedelta
 from typing import Protocol
 
 from tandem_operator.apply import Target, apply, write_status
 from tandem_operator.domain.conditions import report
 from tandem_operator.domain.decide import decide
 from tandem_operator.domain.decision import Decision
+from tandem_operator.domain.observed import number
 from tandem_operator.domain.plan import plan
 from tandem_operator.domain.settings import OperatorTerms
 from tandem_operator.observe import Sources, observe
