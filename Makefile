@@ -43,4 +43,11 @@ test: check controlplane ## every test this machine can run; says what it skips 
 bench: $(STAMP) ## one measured comparison: make bench NAME=coupled_verify
 	$(BIN)/python -m benchmarks.$(NAME)
 
+
+demo: controlplane ## the main job on a real control plane, told step by step; leaves it running
+	$(BIN)/python -m examples.demo
+
+demo-down: $(STAMP) ## end everything that the demo started
+	$(BIN)/python -m examples.demo down
+
 -include devcluster/cluster.mk
