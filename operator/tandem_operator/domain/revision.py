@@ -31,8 +31,13 @@ HASH_VERSION = 1
 NOTHING = RoleHash("00000000")
 """Stands for adapters where there are none, and in status for the draft of a pair without one."""
 
-_DEFAULTS: Mapping[str, object] = {"method": "Model", "engine": "Torch", "engineArgs": {}, "podTemplate": {},
-"count": 1}
+_DEFAULTS: Mapping[str, object] = {
+    "method": "Model",
+    "engine": "Torch",
+    "engineArgs": {},
+    "podTemplate": {},
+    "count": 1,
+}
 
 
 class Role(StrEnum):
