@@ -329,7 +329,7 @@ def parse(raw: Mapping[str, object]) -> Spec:
 
 
 def _demand_small_overlays(spec: Spec) -> None:
-    """The CRD can bound a free-form field by nothing; an object that outgrows its storage could not be written at all."""
+    """The CRD cannot bound a free-form field, and an object that outgrows its storage could not be written at all."""
     free_forms = {
         "spec.target.podTemplate": spec.target.pod_template,
         "spec.target.placement.affinity": spec.target.placement.affinity,

@@ -95,7 +95,8 @@ def engine_base(owner: Owner, engine: Engine) -> dict[str, object]:
         **_probes(),
         "volumeMounts": [_mount("tmp", SCRATCH_PATH), {**_mount("models", MODELS_PATH), "readOnly": True}],
     }
-    spec = {**_pod_spec(engine.image, engine.model, container), "automountServiceAccountToken": False}
+    spec = {**_pod_spec(container), "automountServiceAccountToken": False}
+    spec["initContainers"] = [_fetch(engine.image, _fetch_command(engine.model))]
     terms, near = engine.terms, _near_its_targets(owner, engine.role)
     if terms is not None:
         container["resources"] = {"limits": {terms.resource: str(terms.count)}}
@@ -122,11 +123,10 @@ def gateway_base(owner: Owner, *, image: str, tokenizer: Model) -> dict[str, obj
         "lifecycle": {"preStop": {"sleep": {"seconds": GATEWAY_DRAIN_SECONDS}}},
         "volumeMounts": [_mount("tmp", SCRATCH_PATH), {**_mount("models", MODELS_PATH), "readOnly": True}],
     }
-    spec = _pod_spec(image, tokenizer, container, only_tokenizer=True)
-    return {
-        "metadata": {"labels": labels(owner, Role.GATEWAY)},
-        "spec": {**spec, "serviceAccountName": f"{owner.name}-gateway"},
-    }
+    spec = {**_pod_spec(container), "serviceAccountName": f"{owner.name}-gateway"}
+    if _fetched(tokenizer):
+        spec["initContainers"] = [_fetch(image, [*_fetch_command(tokenizer), "--tokenizer-only"])]
+    return {"metadata": {"labels": labels(owner, Role.GATEWAY)}, "spec": spec}
 
 
 def target_live(target: Target) -> dict[str, object]:
@@ -146,7 +146,7 @@ def draft_live(draft: Draft) -> dict[str, object]:
 def gateway_live(base: JsonObject, gateway: Gateway, tokenizer: Model) -> dict[str, object]:
     """The live part of gateway pods; `base` is what it will be laid over."""
     fragment = _live(gateway.resources, GATEWAY_STARTUP_DEADLINE_SECONDS, GATEWAY_GRACE_SECONDS, GATEWAY_CONTAINER)
-    spec = {**fragment, **_credentials(tokenizer)}
+    spec = {**fragment, **(_credentials(tokenizer) if _fetched(tokenizer) else {})}
     if gateway.auth_secret_ref is not None:
         container = {
             **_first(spec["containers"]),
@@ -160,7 +160,11 @@ def gateway_live(base: JsonObject, gateway: Gateway, tokenizer: Model) -> dict[s
 
 def model_path(model: Model) -> str:
     """Where the engine finds its model: `file:///opt/m` is at /opt/m; what is fetched lies in the cache."""
-    return model.uri.removeprefix("file://") if model.uri.startswith("file://") else MODELS_PATH
+    return MODELS_PATH if _fetched(model) else model.uri.removeprefix("file://")
+
+
+def _fetched(model: Model) -> bool:
+    return not model.uri.startswith("file://")
 
 
 def _engine_command(engine: Engine) -> list[str]:
@@ -171,25 +175,22 @@ def _engine_command(engine: Engine) -> list[str]:
     return command
 
 
-def _fetch_command(model: Model, *, only_tokenizer: bool) -> list[str]:
+def _fetch_command(model: Model) -> list[str]:
     command = ["tandem-runtime", "fetch", "--uri", model.uri]
     command += ["--revision", model.revision] if model.revision else []
-    command += ["--digest", model.digest] if model.digest and not only_tokenizer else []
-    command += ["--into", MODELS_PATH]
-    return [*command, "--tokenizer-only"] if only_tokenizer else command
+    command += ["--digest", model.digest] if model.digest else []
+    return [*command, "--into", MODELS_PATH]
 
 
-def _pod_spec(
-    image: str, model: Model, container: Mapping[str, object], *, only_tokenizer: bool = False
-) -> dict[str, object]:
-    fetch = {
-        **_container(FETCH_CONTAINER, image, _fetch_command(model, only_tokenizer=only_tokenizer)),
-        "volumeMounts": [_mount("tmp", SCRATCH_PATH), _mount("models", MODELS_PATH)],
-    }
+def _fetch(image: str, command: list[str]) -> JsonObject:
+    mounts = [_mount("tmp", SCRATCH_PATH), _mount("models", MODELS_PATH)]
+    return {**_container(FETCH_CONTAINER, image, command), "volumeMounts": mounts}
+
+
+def _pod_spec(container: JsonObject) -> dict[str, object]:
     return {
         "enableServiceLinks": False,
         "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-        "initContainers": [fetch],
         "containers": [container],
         "volumes": [{"name": "tmp", "emptyDir": {}}, {"name": "models", "emptyDir": {}}],
     }
