@@ -16,19 +16,6 @@ from tandem_operator.domain.errors import SpecError, TandemError
 from tandem_operator.domain.pools import AcceleratorTable, read_table
 from tandem_operator.domain.settings import OperatorTerms
 
-VARIABLES = (
-    "POD_IP",
-    "POD_NAME",
-    "POD_NAMESPACE",
-    "TANDEM_ACCELERATORS",
-    "TANDEM_ALERT_TOKEN_FILE",
-    "TANDEM_LEASE_NAME",
-    "TANDEM_PORT",
-    "TANDEM_RUNTIME_IMAGE",
-    "TANDEM_WATCH_NAMESPACES",
-)
-
-
 EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - in a pod: kubelet and Prometheus come from outside
 
 
@@ -49,14 +36,13 @@ class Settings:
     """What an operator process is started with.
 
     `watch_namespaces` empty means all. `host` and `port` are where webhook, health and metrics listen; whoever posts an
-    alert shows `alert_token`. `identity` names this process in the Lease `lease_name` of `namespace`.
+    alert shows `alert_token`. `identity` names this process in the Lease, which lies in `namespace`.
     """
 
     namespace: str
     identity: str
     host: str
     port: int
-    lease_name: str
     alert_token: str = field(repr=False)
     watch_namespaces: tuple[str, ...]
     terms: OperatorTerms
@@ -69,7 +55,6 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         identity=_demanded(environment, "POD_NAME"),
         host=environment.get("POD_IP") or EVERY_ADDRESS,
         port=_port(environment.get("TANDEM_PORT", "9090")),
-        lease_name=environment.get("TANDEM_LEASE_NAME") or "tandem-operator",
         alert_token=_token(_demanded(environment, "TANDEM_ALERT_TOKEN_FILE")),
         watch_namespaces=_names(environment.get("TANDEM_WATCH_NAMESPACES", "")),
         terms=OperatorTerms(
