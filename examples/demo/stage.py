@@ -87,7 +87,13 @@ class Stage:
 
     def _run(self, command: list[str], *, given: str | None = None) -> str:
         done = subprocess.run(
-            command, input=given, capture_output=True, text=True, timeout=COMMAND_SECONDS, env=self._environment()
+            command,
+            check=False,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
+            env=self._environment(),
         )
         if done.returncode:
             shown = " ".join(word if self.token not in word else "..." for word in command)

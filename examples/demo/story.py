@@ -74,7 +74,7 @@ class Story:
         self.traffic = Traffic(self._load("prose"))
         self.traffic.start()
         say.say(
-            f"{STREAMS} clients now ask for prose; a share of each target's time runs with speculation off, for comparison"
+            f"{STREAMS} clients now ask for prose; part of each target's time runs with speculation off, for comparison"
         )
         say.wait(
             "acceptance and speed-up are measured", lambda: self._unless_figures("acceptance", "speedup"), seconds=120
@@ -93,7 +93,7 @@ class Story:
         say.chapter("c", "a poor draft is applied: the canary refuses it")
         stable, pods = self._status()["stableRevision"], self._target_pods()
         self._edit_draft("draft-poor")
-        seconds = say.wait("the canary judges the poor draft", lambda: self._unless_refused(), seconds=120)
+        seconds = say.wait("the canary judges the poor draft", self._unless_refused, seconds=120)
         status = self._status()
         failed = [check for check in self._last_checks(status) if check["verdict"] == "Fail"]
         for check in failed:
@@ -155,9 +155,8 @@ class Story:
         say.wait("the rollback", lambda: self._unless_stable(previous), seconds=60)
         self.figures["rolled_back_seconds"] = time.monotonic() - began
         self.figures["rolled_back_to_previous"] = self._status()["stableRevision"] == previous
-        say.say(
-            f"{before} -> {previous} after {self.figures['rolled_back_seconds']:.1f} s: {self._condition('RolledBack')['message']}"
-        )
+        seconds = self.figures["rolled_back_seconds"]
+        say.say(f"{before} -> {previous} after {seconds:.1f} s: {self._condition('RolledBack')['message']}")
         self._table()
 
     def _load(self, kind: str) -> Load:
@@ -171,9 +170,8 @@ class Story:
             gaps.append(now - last)
             last = now
             pieces.append(chunk.choices[0].text if chunk.choices else "")
-        self.narrator.say(
-            f"the official openai client streamed {len(gaps)} chunks, {statistics.median(gaps) * 1000:.0f} ms apart (paced)"
-        )
+        apart = statistics.median(gaps) * 1000
+        self.narrator.say(f"the official openai client streamed {len(gaps)} chunks, {apart:.0f} ms apart (paced)")
         self.narrator.show(f"{prompt}>>>{''.join(pieces)}")
 
     def _status(self) -> dict[str, Any]:
@@ -182,7 +180,8 @@ class Story:
 
     def _condition(self, kind: str) -> dict[str, Any]:
         conditions = {held["type"]: held for held in self._status().get("conditions", [])}
-        return conditions.get(kind, {"status": "Unknown", "message": "not reported yet"})
+        found: dict[str, Any] = conditions.get(kind, {"status": "Unknown", "message": "not reported yet"})
+        return found
 
     def _unless_condition(self, kind: str, wanted: str) -> str | None:
         held = self._condition(kind)
@@ -230,18 +229,14 @@ class Story:
 
     def _target_pods(self) -> list[str]:
         selector = f"tandem.dev/deployment={NAME},tandem.dev/role=target"
-        names = self.stage.kubectl(
-            "get", "pods", "-n", NAMESPACE, "-l", selector, "-o", "jsonpath={.items[*].metadata.uid}"
-        )
-        return sorted(names.split())
+        path = "jsonpath={.items[*].metadata.uid}"
+        return sorted(self.stage.kubectl("get", "pods", "-n", NAMESPACE, "-l", selector, "-o", path).split())
 
     def _edit_draft(self, folder: str, **engine_args: str) -> None:
         arguments = {name.replace("_", "-"): value for name, value in engine_args.items()}
         patch = {"spec": {"draft": {"model": {"uri": f"file://{PAIRS}/{folder}"}, "engineArgs": arguments}}}
         self.stage.kubectl("patch", "specdep", NAME, "-n", NAMESPACE, "--type", "merge", "-p", json.dumps(patch))
-        self.narrator.say(
-            f"kubectl patch specdep {NAME}: spec.draft.model.uri = file://{PAIRS}/{folder} {arguments or ''}".rstrip()
-        )
+        self.narrator.say(f"kubectl patch specdep {NAME}: {json.dumps(patch['spec']['draft'])}")
 
     def _alert_body(self) -> dict[str, Any]:
         labels = {"alertname": "TandemHighErrorRate", "namespace": NAMESPACE, "specdep": NAME}
