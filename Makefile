@@ -10,6 +10,11 @@ STAMP := $(VENV)/.installed
 help: ## list the verbs
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
+.PHONY: proto
+proto: $(STAMP) ## generate the wire's message classes from verify.proto
+	$(BIN)/python -m grpc_tools.protoc -I runtime --python_out=runtime --pyi_out=runtime --grpc_python_out=runtime \
+		runtime/tandem_runtime/wire/verify.proto
+
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Tandem needs Python 3.11 or newer; set PYTHON=... to one")'
 	@echo "==> environment in $(VENV) (about 1 minute; torch is large)"
