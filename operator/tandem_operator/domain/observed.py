@@ -169,7 +169,8 @@ class Node:
 class Observed:
     """One look at one object and its children.
 
-    `scrape` is what the gateways answered now, `baseline` what they had answered when the breaker's window began. `baseline` is None until the operator has watched that long; `nodes` is None where it may not read them.
+    `scrape` is what the gateways answered now, `baseline` what they had answered when the breaker's window began; it is
+    None until the operator has watched that long. `nodes` is None where it may not read them.
     """
 
     now: datetime

@@ -1,8 +1,8 @@
 """Knows what must outlive a restart of the operator: where a rollout stands, what the breaker did, what was answered.
 
 Refuses to know when anything moves on (`rollout`, `breaker`, `alerts` do). Progress is kept whole in
-`status.progress` and comes back equal; the stable pointer and the verdicts are not here but on the ControllerRevisions, since a backup drops
-status and a lost status must not lose them.
+`status.progress` and comes back equal. The stable pointer and the verdicts are not here but on the ControllerRevisions,
+since a backup drops status and a lost status must not lose them.
 """
 
 from collections.abc import Mapping
