@@ -12,19 +12,21 @@ empty string in an optional field means absent, since that is what templating to
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from tandem_operator.domain.errors import SpecError
 from tandem_operator.domain.quantity import Quantity, quantity
 
 JsonObject = Mapping[str, object]
-T = TypeVar("T")
+
+LARGEST_OVERLAY_BYTES = 16_384
 
 
 class Engine(StrEnum):
@@ -322,7 +324,23 @@ def parse(raw: Mapping[str, object]) -> Spec:
     """
     spec: Spec = _read(Spec, raw, "spec")
     _demand_a_draft_model(spec.draft)
+    _demand_small_overlays(spec)
     return spec
+
+
+def _demand_small_overlays(spec: Spec) -> None:
+    """The CRD cannot bound a free-form field, and an object that outgrows its storage could not be written at all."""
+    free_forms = {
+        "spec.target.podTemplate": spec.target.pod_template,
+        "spec.target.placement.affinity": spec.target.placement.affinity,
+        "spec.draft.podTemplate": spec.draft.pod_template,
+        "spec.draft.placement.affinity": spec.draft.placement.affinity,
+        "spec.gateway.podTemplate": spec.gateway.pod_template,
+    }
+    for path, value in free_forms.items():
+        size = len(json.dumps(value).encode())
+        if size > LARGEST_OVERLAY_BYTES:
+            raise SpecError(path, f"{size} bytes", f"must be at most {LARGEST_OVERLAY_BYTES} bytes as JSON")
 
 
 def _demand_a_draft_model(draft: Draft) -> None:
