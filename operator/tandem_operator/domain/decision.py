@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from tandem_operator.domain.observed import Role
 from tandem_operator.domain.progress import Progress
+from tandem_operator.domain.revision import Role
 from tandem_operator.domain.spec import Spec
 
 JsonObject = Mapping[str, object]

@@ -12,7 +12,9 @@ from datetime import datetime
 from enum import StrEnum
 
 from tandem_operator.domain import progress, record
+from tandem_operator.domain.pools import AcceleratorTable
 from tandem_operator.domain.progress import Progress
+from tandem_operator.domain.revision import Revision, RevisionName, Role, RoleHash
 from tandem_operator.domain.samples import Document, Scrape
 
 GROUP = "tandem.dev"
@@ -23,14 +25,6 @@ ANNOTATION_REASON = f"{GROUP}/reason"
 ANNOTATION_STABLE_SINCE = f"{GROUP}/stable-since"
 ANNOTATION_MADE_STABLE_BY = f"{GROUP}/made-stable-by"
 ANNOTATION_RECORD = f"{GROUP}/record"
-
-
-class Role(StrEnum):
-    """What a pod is for."""
-
-    GATEWAY = "gateway"
-    TARGET = "target"
-    DRAFT = "draft"
 
 
 class RevisionVerdict(StrEnum):
@@ -149,6 +143,7 @@ class StoredRevision:
 
     name: str
     number: int
+    pair: Revision
     data: Mapping[str, object] = field(default_factory=dict)
     verdict: RevisionVerdict = RevisionVerdict.UNKNOWN
     reason: str = ""
@@ -169,7 +164,9 @@ class Node:
 class Observed:
     """One look at one object and its children.
 
-    `scrape` is what the gateways answered now, `baseline` what they had answered when the breaker's window began. `baseline` is None until the operator has watched that long; `nodes` is None where it may not read them.
+    `scrape` is what the gateways answered now, `baseline` what they had answered when the breaker's window began; it is
+    None until the operator has watched that long. `nodes` is None where it may not read them. `runtime_image` and
+    `accelerators` are the operator's settings.
     """
 
     now: datetime
@@ -179,6 +176,8 @@ class Observed:
     scrape: Scrape | None = None
     baseline: Scrape | None = None
     nodes: tuple[Node, ...] | None = None
+    runtime_image: str = ""
+    accelerators: AcceleratorTable = field(default_factory=dict)
 
     def of_kind(self, kind: str) -> Iterator[Child]:
         return (child for child in self.children if child.kind == kind)
@@ -253,14 +252,24 @@ def read_revision(child: Child, prefix: str) -> StoredRevision:
     since, maker = marks.get(ANNOTATION_STABLE_SINCE), marks.get(ANNOTATION_MADE_STABLE_BY)
     kept = marks.get(ANNOTATION_RECORD)
     return StoredRevision(
-        name=child.name.removeprefix(prefix),
+        name=RevisionName(child.name.removeprefix(prefix)),
         number=number(child.body, "revision"),
+        pair=_pair(child.body),
         data=mapping(child.body, "data"),
         verdict=RevisionVerdict(marks.get(ANNOTATION_VERDICT, RevisionVerdict.UNKNOWN)),
         reason=marks.get(ANNOTATION_REASON, ""),
         stable_since=None if since is None else record.load_moment(since),
         made_stable_by=None if maker is None else MadeStableBy(maker),
         record=None if kept is None else json.loads(kept),
+    )
+
+
+def _pair(body: Mapping[str, object]) -> Revision:
+    draft = text(body, "data", "draft")
+    return Revision(
+        target=RoleHash(text(body, "data", "target")),
+        draft=RoleHash(draft) if draft else None,
+        adapters=RoleHash(text(body, "data", "adapters")),
     )
 
 

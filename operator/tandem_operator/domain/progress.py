@@ -1,8 +1,8 @@
 """Knows what must outlive a restart of the operator: where a rollout stands, what the breaker did, what was answered.
 
 Refuses to know when anything moves on (`rollout`, `breaker`, `alerts` do). Progress is kept whole in
-`status.progress` and comes back equal; the stable pointer and the verdicts are not here but on the ControllerRevisions, since a backup drops
-status and a lost status must not lose them.
+`status.progress` and comes back equal. The stable pointer and the verdicts are not here but on the ControllerRevisions,
+since a backup drops status and a lost status must not lose them.
 """
 
 from collections.abc import Mapping
@@ -78,7 +78,7 @@ class SpeculationReason(StrEnum):
     MEMORY_PRESSURE = "MemoryPressure"
     DRAFT_UNAVAILABLE = "DraftUnavailable"
     RUNTIME_AT_ZERO = "RuntimeAtZero"
-    COOLDOWN_OVER = "CooldownOver"
+    TRYING_AGAIN = "TryingAgain"
     NO_BETTER = "NoBetter"
     TOO_MANY_FLIPS = "TooManyFlips"
     COMMANDED = "Commanded"
@@ -91,17 +91,21 @@ class SpeculationReason(StrEnum):
 class Breaker:
     """`revision` is the stable revision that was judged; a new one starts afresh, but for `commanded_off`.
 
-    `failed_returns` doubles the cool-down, `flips` are the moments at which it was disabled within the last day,
-    `draft_missing_since` is when the last ready draft pod was lost, `note` carries the numbers of the last turn.
+    `first_policy` is the number of the first policy of this state: sums from before it belong to another.
+    `failed_returns` doubles the cool-down, `flips` are the moments at which it was disabled within the last day.
+    `draft_seen`: a draft pod of the revision was ready once; `draft_missing_since` is when the last one was lost.
+    `note` has the last turn's numbers.
     """
 
     state: SpeculationState = SpeculationState.ACTIVE
     reason: SpeculationReason = SpeculationReason.NOT_JUDGED
     since: datetime | None = None
     revision: str = ""
+    first_policy: int = 0
     failed_returns: int = 0
     next_try_at: datetime | None = None
     flips: tuple[datetime, ...] = ()
+    draft_seen: bool = False
     draft_missing_since: datetime | None = None
     commanded_off: bool = False
     note: str = ""

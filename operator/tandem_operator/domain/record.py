@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class RecordError(ValueError):
