@@ -2,8 +2,9 @@
 
 import asyncio
 
-from tandem_runtime.domain.tokens import Opened, SessionId, Verdict
 from tests.seams.wire_peers import CAPABILITIES, CountingTarget, next_token, opening, run, target_link, verify
+
+from tandem_runtime.domain.tokens import Incarnation, Opened, SessionId, Verdict
 
 
 async def test_a_session_is_opened_and_a_proposal_is_judged() -> None:
@@ -12,7 +13,7 @@ async def test_a_session_is_opened_and_a_proposal_is_judged() -> None:
         opened = await remote.open(opening())
         verdict = await remote.verify(verify(opened, "s", ids=(first, 999)))
         assert await remote.capabilities() == CAPABILITIES
-        assert opened == Opened(incarnation=opened.incarnation, cached_tokens=3)
+        assert opened == Opened(Incarnation("first"), cached_tokens=3)
         assert verdict == Verdict(round=0, offset=0, accepted=1, token=next_token((1, 2, 3, first)))
 
 
@@ -44,9 +45,9 @@ async def test_a_run_equals_that_many_empty_verifies() -> None:
 async def test_closing_frees_the_session_at_the_engine() -> None:
     engine = CountingTarget()
     async with target_link(engine) as (remote, server):
-        opened = await remote.open(opening())
+        await remote.open(opening())
         other = await remote.open(opening("other"))
         await remote.close(SessionId("s"))
         await remote.close(SessionId("never opened"))
         await remote.verify(verify(other, "other"))
-        assert opened and server.sessions == 1 and len(engine.prefixes) == 1
+        assert (server.sessions, len(engine.prefixes)) == (1, 1)

@@ -1,8 +1,9 @@
 """Small engines for the wire's tests, and both ends of a link in one process over a real socket."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 from tandem_runtime.domain.errors import DraftLost, SessionLost
 from tandem_runtime.domain.tokens import (
@@ -32,6 +33,7 @@ CAPABILITIES = Capabilities(
     determinism="Bitwise",
 )
 
+Peer = TypeVar("Peer", RemoteTarget, RemoteDraft)
 QUICK = Backoff(first_seconds=0.02, most_seconds=0.1)
 
 
@@ -46,8 +48,8 @@ def opening(session: str = "s", *, prompt: tuple[int, ...] = (1, 2, 3), output: 
     )
 
 
-def next_token(prefix: tuple[int, ...]) -> int:
-    return (sum(prefix) * 31 + len(prefix)) % 1000
+def next_token(prefix: Sequence[int]) -> int:
+    return (prefix[-1] * 31 + len(prefix)) % 1000
 
 
 def verify(opened: Opened, session: str, *, round: int = 0, offset: int = 0, ids: tuple[int, ...] = ()) -> VerifyRound:
@@ -63,12 +65,12 @@ def propose(opened: Opened, session: str, *, k: int = 3) -> ProposeRound:
 
 
 class CountingTarget:
-    """Always continues with `next_token`. While `gate` is clear, every verify waits, and so does a run between verdicts."""
+    """Always continues with `next_token`. While `gate` is clear, verifies and runs wait before each verdict."""
 
     def __init__(self, *, incarnation: str = "first") -> None:
         self.incarnation = Incarnation(incarnation)
         self.capable = CAPABILITIES
-        self.prefixes: dict[SessionId, tuple[int, ...]] = {}
+        self.prefixes: dict[SessionId, list[int]] = {}
         self.closed: list[SessionId] = []
         self.gate = asyncio.Event()
         self.gate.set()
@@ -83,7 +85,7 @@ class CountingTarget:
 
     async def open(self, request: OpenSession) -> Opened:
         self._raise()
-        self.prefixes[request.session] = request.prompt + request.output
+        self.prefixes[request.session] = [*request.prompt, *request.output]
         return Opened(self.incarnation, cached_tokens=len(request.prompt))
 
     async def verify(self, request: VerifyRound) -> Verdict:
@@ -113,9 +115,9 @@ class CountingTarget:
             if guess != next_token(self.prefixes[session]):
                 break
             accepted += 1
-            self.prefixes[session] += (guess,)
+            self.prefixes[session].append(guess)
         token = next_token(self.prefixes[session])
-        self.prefixes[session] += (token,)
+        self.prefixes[session].append(token)
         return Verdict(round=round, offset=offset, accepted=accepted, token=token)
 
     async def _pass_gate(self) -> None:
@@ -176,16 +178,19 @@ async def served(role: Role, *, port: int = 0) -> AsyncIterator[EngineServer]:
 
 
 @asynccontextmanager
+async def connected(kind: type[Peer], port: int) -> AsyncIterator[Peer]:
+    async with kind(f"127.0.0.1:{port}", backoff=QUICK) as remote:
+        await remote.wait_connected()
+        yield remote
+
+
+@asynccontextmanager
 async def target_link(engine: CountingTarget) -> AsyncIterator[tuple[RemoteTarget, EngineServer]]:
-    async with served(TargetRole(engine)) as server:
-        async with RemoteTarget(f"127.0.0.1:{server.port}", backoff=QUICK) as remote:
-            await remote.wait_connected()
-            yield remote, server
+    async with served(TargetRole(engine)) as server, connected(RemoteTarget, server.port) as remote:
+        yield remote, server
 
 
 @asynccontextmanager
 async def draft_link(engine: CountingDraft) -> AsyncIterator[RemoteDraft]:
-    async with served(DraftRole(engine)) as server:
-        async with RemoteDraft(f"127.0.0.1:{server.port}", backoff=QUICK) as remote:
-            await remote.wait_connected()
-            yield remote
+    async with served(DraftRole(engine)) as server, connected(RemoteDraft, server.port) as remote:
+        yield remote

@@ -11,7 +11,7 @@ A slow reader of a `run` holds nobody up: its verdicts wait at this end, `max_to
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -158,7 +158,7 @@ class RemoteTarget(RemotePeer):
     async def verify(self, request: VerifyRound) -> Verdict:
         return expect(Verdict, await self._require().ask(request.session, request))
 
-    async def run(self, request: RunRounds) -> AsyncIterator[Verdict]:
+    async def run(self, request: RunRounds) -> AsyncGenerator[Verdict]:
         async with aclosing(self._require().follow(request.session, request)) as replies:
             async for reply in replies:
                 yield expect(Verdict, reply)

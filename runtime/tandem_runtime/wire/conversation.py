@@ -59,7 +59,8 @@ class Conversation:
 
     @property
     def sessions(self) -> int:
-        return len(self._seats)
+        """Those that the engine still holds: open, or being closed."""
+        return len(self._seats) + len(self._closings)
 
     async def read(self, frames: AsyncIterator[bytes]) -> None:
         """Take frames until the peer has sent its last; what was asked by then is still answered."""
@@ -173,6 +174,7 @@ class Conversation:
             closing = asyncio.create_task(self._vacate(seat))
             self._closings.add(closing)
             closing.add_done_callback(self._closings.discard)
+            closing.add_done_callback(lambda _: self._on_vacated())
 
     async def _vacate(self, seat: _Seat) -> None:
         if seat.calls:
@@ -183,7 +185,6 @@ class Conversation:
             await self._role.close(seat.session)
         except Exception as error:
             logger.error("close failed error=%s at=%s", type(error).__name__, _place(error))
-        self._on_vacated()
 
 
 def _place(error: Exception) -> str:

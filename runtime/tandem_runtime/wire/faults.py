@@ -42,12 +42,17 @@ _PLAIN: dict[int, type[TandemError]] = {
 
 def failure_message(error: TandemError) -> pb.Failure:
     kind = next(_KINDS[ancestor] for ancestor in type(error).__mro__ if ancestor in _KINDS)
-    message = pb.Failure(kind=kind, message=str(error))
+    message = pb.Failure(kind=kind, message=_carried(str(error)))
     if isinstance(error, BadRequest) and error.parameter is not None:
-        message.parameter = error.parameter
+        message.parameter = _carried(error.parameter)
     if isinstance(error, Overloaded):
         message.retry_after_seconds = max(error.retry_after_seconds, 0)
     return message
+
+
+def _carried(text: str) -> str:
+    """An error may quote text that is no valid Unicode, and must not itself fail for it."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def error_value(message: pb.Failure) -> TandemError:

@@ -13,8 +13,8 @@ from typing import Final
 
 from tandem_runtime.wire.transport import JOINED_FRAME_BYTES
 
-_ROOM_BYTES: Final = 4 * JOINED_FRAME_BYTES
-"""More than this waiting means that the peer does not read as fast as we write."""
+_ROOM_MESSAGES: Final = 256
+"""More than this waiting means that the peer does not read as fast as we write; a frame of 64 sessions holds 64."""
 
 
 class Outbox:
@@ -22,7 +22,6 @@ class Outbox:
 
     def __init__(self) -> None:
         self._waiting: deque[bytes] = deque()
-        self._waiting_bytes = 0
         self._something = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -33,13 +32,13 @@ class Outbox:
         if self._ended:
             return
         self._waiting.append(message)
-        self._waiting_bytes += len(message)
-        if self._waiting_bytes > _ROOM_BYTES:
+        if len(self._waiting) > _ROOM_MESSAGES:
             self._room.clear()
         self._something.set()
 
     async def room(self) -> None:
-        """Wait until the peer has read enough, or is gone."""
+        """Wait until the peer has read enough, or is gone; a tick at least, so that the writer gets its turn."""
+        await asyncio.sleep(0)
         await self._room.wait()
 
     def end(self) -> None:
@@ -60,8 +59,7 @@ class Outbox:
         frame = bytearray()
         while self._waiting and (not frame or len(frame) + len(self._waiting[0]) <= JOINED_FRAME_BYTES):
             frame += self._waiting.popleft()
-        self._waiting_bytes -= len(frame)
-        if self._waiting_bytes <= _ROOM_BYTES:
+        if len(self._waiting) <= _ROOM_MESSAGES:
             self._room.set()
         if not self._waiting and not self._ended:
             self._something.clear()
