@@ -19,3 +19,5 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 setup: $(STAMP) ## make the Python environment
+
+include devcluster/cluster.mk
