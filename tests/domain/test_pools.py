@@ -11,7 +11,9 @@ GPU_TAINT = {"key": "nvidia.com/gpu", "operator": "Exists"}
 TABLE = {
     "L4": (
         Alternative(label="nvidia.com/gpu.product", values=("NVIDIA-L4", "NVIDIA-L4-SHARED"), tolerations=(GPU_TAINT,)),
-        Alternative(label="cloud.google.com/gke-accelerator", values=("nvidia-l4",), tolerations=(GPU_TAINT, {"key": "x"})),
+        Alternative(
+            label="cloud.google.com/gke-accelerator", values=("nvidia-l4",), tolerations=(GPU_TAINT, {"key": "x"})
+        ),
         Alternative(label="other.example/gpu", values=("l4",), resource="other.example/gpu"),
     )
 }
@@ -59,7 +61,12 @@ def test_a_name_outside_the_table_is_refused_with_its_path_and_what_there_is() -
 
 
 def test_a_table_is_read_from_json() -> None:
-    raw = {"L4": [{"label": "a", "values": ["b"], "tolerations": [GPU_TAINT]}, {"label": "c", "values": ["d"], "resource": "e/f"}]}
+    raw = {
+        "L4": [
+            {"label": "a", "values": ["b"], "tolerations": [GPU_TAINT]},
+            {"label": "c", "values": ["d"], "resource": "e/f"},
+        ]
+    }
     assert read_table(raw) == {
         "L4": (
             Alternative(label="a", values=("b",), tolerations=(GPU_TAINT,)),
