@@ -1,6 +1,6 @@
 """The children as objects: whole, against golden files, and the promises that hold for every spec.
 
-A change of a golden file shows which running pods a change of the code would restart. `UPDATE_GOLDEN=1` writes them anew.
+A changed golden file shows which running pods a change of the code would restart. `UPDATE_GOLDEN=1` writes them anew.
 """
 
 import json
@@ -234,7 +234,7 @@ def test_an_unknown_accelerator_is_named_with_its_path() -> None:
 
 
 def test_revision_data_without_templates_are_a_bug() -> None:
-    with pytest.raises(Bug, match="hold no templates.target"):
+    with pytest.raises(Bug, match=r"hold no templates\.target"):
         role_deployment(OWNER, Role.TARGET, {"target": "0" * 8}, live={}, replicas=1)
 
 

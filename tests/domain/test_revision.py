@@ -80,7 +80,7 @@ def test_a_default_that_is_written_out_is_no_change(fields: Mapping[str, Any]) -
 
 
 def test_policy_makes_no_revision() -> None:
-    policy = {
+    policy: dict[str, Any] = {
         "speculation": {"draftTokens": {"max": 4}},
         "canary": {"capacityWaitSeconds": 1},
         "autoDisable": {"windowSeconds": 60},
@@ -94,8 +94,8 @@ def test_policy_makes_no_revision() -> None:
 
 @given(st.permutations(["dtype", "threads", "max-length"]))
 def test_the_order_of_keys_is_no_change(names: list[str]) -> None:
-    arguments = {name: "1" for name in names}
-    ordered = {name: "1" for name in sorted(names)}
+    arguments = dict.fromkeys(names, "1")
+    ordered = dict.fromkeys(sorted(names), "1")
     assert revision(target={**TARGET, "engineArgs": arguments}) == revision(target={**TARGET, "engineArgs": ordered})
 
 

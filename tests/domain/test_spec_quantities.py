@@ -1,5 +1,6 @@
 """Quantities: the spelling that the API server stores, and the exact amount."""
 
+import re
 from fractions import Fraction
 
 import pytest
@@ -38,7 +39,7 @@ def test_a_quantity_is_kept_as_the_server_stores_it(written: str, stored: str) -
 
 @pytest.mark.parametrize("text", ["", "Gi", "1Gb", "1 Gi", "1,5", "0x10", "1e", "one", "1e999", "1KI"])
 def test_what_is_no_quantity_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=".*"):
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         quantity(text)
 
 
