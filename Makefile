@@ -48,6 +48,6 @@ demo-down: $(STAMP) ## end everything that the demo started
 	$(BIN)/python -m examples.demo down
 
 proto: $(STAMP) ## regenerate the wire's classes from verify.proto
-	$(BIN)/python -m grpc_tools.protoc -I runtime --python_out=runtime --pyi_out=runtime --grpc_python_out=runtime tandem_runtime/wire/verify.proto
+	$(BIN)/python -m grpc_tools.protoc -I runtime --python_out=runtime --pyi_out=runtime --grpc_python_out=runtime runtime/tandem_runtime/wire/verify.proto
 
 include devcluster/cluster.mk

@@ -96,7 +96,7 @@ def engine_base(owner: Owner, engine: Engine) -> dict[str, object]:
         "volumeMounts": [_mount("tmp", SCRATCH_PATH), {**_mount("models", MODELS_PATH), "readOnly": True}],
     }
     spec = {**_pod_spec(container), "automountServiceAccountToken": False}
-    spec["initContainers"] = [_fetch(engine.image, _fetch_command(engine.model))]
+    spec["initContainers"] = [_fetch(engine.image, _fetch_command(engine.model, digest=engine.model.digest))]
     terms, near = engine.terms, _near_its_targets(owner, engine.role)
     if terms is not None:
         container["resources"] = {"limits": {terms.resource: str(terms.count)}}
@@ -125,7 +125,7 @@ def gateway_base(owner: Owner, *, image: str, tokenizer: Model) -> dict[str, obj
     }
     spec = {**_pod_spec(container), "serviceAccountName": f"{owner.name}-gateway"}
     if _fetched(tokenizer):
-        spec["initContainers"] = [_fetch(image, [*_fetch_command(tokenizer), "--tokenizer-only"])]
+        spec["initContainers"] = [_fetch(image, [*_fetch_command(tokenizer, digest=None), "--tokenizer-only"])]
     return {"metadata": {"labels": labels(owner, Role.GATEWAY)}, "spec": spec}
 
 
@@ -175,10 +175,10 @@ def _engine_command(engine: Engine) -> list[str]:
     return command
 
 
-def _fetch_command(model: Model) -> list[str]:
+def _fetch_command(model: Model, *, digest: str | None) -> list[str]:
     command = ["tandem-runtime", "fetch", "--uri", model.uri]
     command += ["--revision", model.revision] if model.revision else []
-    command += ["--digest", model.digest] if model.digest else []
+    command += ["--digest", digest] if digest else []
     return [*command, "--into", MODELS_PATH]
 
 
