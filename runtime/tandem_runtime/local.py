@@ -42,11 +42,13 @@ def local_fleet(target: LocalModel, draft: LocalModel | None, *, clock: Clock) -
     with ExitStack() as running:
         engine = running.enter_context(BatchedTarget(target.model, target.facts, clock=clock))
         capabilities = target.facts.capabilities(target.model)
-        fleet.targets.admit(Replica(str(target.facts.incarnation), LOCAL_TARGET, engine, capabilities))
+        replica = Replica(str(target.facts.incarnation), LOCAL_TARGET, engine, capabilities)
+        running.enter_context(fleet.targets.holding(replica))
         if draft is not None:
             drafter = running.enter_context(BatchedDraft(draft.model, draft.facts, clock=clock))
             capabilities = draft.facts.capabilities(draft.model)
-            fleet.drafts.admit(Replica(str(draft.facts.incarnation), LOCAL_DRAFT, drafter, capabilities))
+            guesser = Replica(str(draft.facts.incarnation), LOCAL_DRAFT, drafter, capabilities)
+            running.enter_context(fleet.drafts.holding(guesser))
         yield fleet
 
 
