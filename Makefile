@@ -19,3 +19,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 setup: $(STAMP) ## make the Python environment
+
+.PHONY: chart
+chart: ## copy the CRD into the Helm chart
+	cp crds/speculativedeployments.yaml charts/tandem/files/

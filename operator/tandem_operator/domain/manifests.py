@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tandem_operator.domain import templates
 from tandem_operator.domain.errors import Bug
 from tandem_operator.domain.overlay import overlaid
-from tandem_operator.domain.pools import AcceleratorTable, Terms, choose
+from tandem_operator.domain.pools import Terms, choose
 from tandem_operator.domain.revision import HASH_VERSION, Role, RoleHash, draft_values, revision_of, target_values
-from tandem_operator.domain.spec import Draft, Gateway, Model, Placement, Spec, Target
+from tandem_operator.domain.settings import OperatorTerms
+from tandem_operator.domain.spec import Draft, Gateway, Placement, Spec, Target
 from tandem_operator.domain.templates import Engine, Owner, labels, selector
 
 JsonObject = Mapping[str, object]
@@ -34,27 +35,20 @@ PROGRESS_DEADLINE_SECONDS = 90_000
 """Loading is slow and the operator has its own deadlines; this one only has to lie above the longest of them, a day."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rendering:
-    """What the operator's settings and the cluster add to a spec at the moment a revision is made.
-
-    `nodes` are the labels of the existing nodes, None where the operator may not read them.
-    """
-
-    runtime_image: str
-    accelerators: AcceleratorTable
-    nodes: Sequence[Mapping[str, str]] | None = None
+NodeLabels = Sequence[Mapping[str, str]]
+"""The labels of the nodes that exist."""
 
 
-def revision_data(spec: Spec, owner: Owner, rendering: Rendering) -> dict[str, object]:
+def revision_data(spec: Spec, owner: Owner, settings: OperatorTerms, *, nodes: NodeLabels | None) -> dict[str, object]:
     """The data of a ControllerRevision: hashes, normalised values, what was resolved, and the templates that follow.
 
-    Raises SpecError when an accelerator is not in the table.
+    `nodes` is None where the operator may not read them. Raises SpecError when an accelerator is not in the table.
     """
     revision = revision_of(spec)
-    target = _engine(Role.TARGET, revision.target, spec.target, spec.target.model, rendering)
-    draft = _draft_engine(revision.draft, spec.draft, rendering)
-    gateway = templates.gateway_base(owner, image=rendering.runtime_image, tokenizer=spec.target.model)
+    resolver = _Resolver(settings, nodes)
+    target = _target_engine(revision.target, spec.target, resolver)
+    draft = _draft_engine(revision.draft, spec.draft, resolver)
+    gateway = templates.gateway_base(owner, image=settings.runtime_image, tokenizer=spec.target.model)
     return {
         "version": DATA_VERSION,
         "hashVersion": HASH_VERSION,
@@ -221,28 +215,44 @@ def as_text(value: JsonObject) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def _engine(role: Role, role_hash: RoleHash, part: Target | Draft, model: Model, rendering: Rendering) -> Engine:
+class _Resolver(NamedTuple):
+    """What resolves an image and an accelerator's name at the moment a revision is made."""
+
+    settings: OperatorTerms
+    nodes: NodeLabels | None
+
+    def image(self, given: str | None) -> str:
+        return given or self.settings.runtime_image
+
+    def terms(self, placement: Placement, path: str) -> Terms | None:
+        if placement.accelerator is None:
+            return None
+        table = self.settings.accelerators
+        return choose(placement.accelerator, count=placement.count, table=table, nodes=self.nodes, path=path)
+
+
+def _target_engine(role_hash: RoleHash, target: Target, resolver: _Resolver) -> Engine:
     return Engine(
-        role=role,
+        role=Role.TARGET,
         role_hash=role_hash,
-        model=model,
-        engine_args=part.engine_args,
-        image=part.image or rendering.runtime_image,
-        terms=_terms(part.placement, rendering, f"spec.{role}.placement.accelerator"),
+        model=target.model,
+        engine_args=target.engine_args,
+        image=resolver.image(target.image),
+        terms=resolver.terms(target.placement, "spec.target.placement.accelerator"),
     )
 
 
-def _draft_engine(role_hash: RoleHash | None, draft: Draft, rendering: Rendering) -> Engine | None:
+def _draft_engine(role_hash: RoleHash | None, draft: Draft, resolver: _Resolver) -> Engine | None:
     if role_hash is None or draft.model is None:
         return None
-    return _engine(Role.DRAFT, role_hash, draft, draft.model, rendering)
-
-
-def _terms(placement: Placement, rendering: Rendering, path: str) -> Terms | None:
-    if placement.accelerator is None:
-        return None
-    table, nodes = rendering.accelerators, rendering.nodes
-    return choose(placement.accelerator, count=placement.count, table=table, nodes=nodes, path=path)
+    return Engine(
+        role=Role.DRAFT,
+        role_hash=role_hash,
+        model=draft.model,
+        engine_args=draft.engine_args,
+        image=resolver.image(draft.image),
+        terms=resolver.terms(draft.placement, "spec.draft.placement.accelerator"),
+    )
 
 
 def _resolved(engine: Engine) -> JsonObject:
