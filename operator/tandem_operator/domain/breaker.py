@@ -126,8 +126,11 @@ def _enter(
     cooldown = timedelta(seconds=facts.marks.cooldown_seconds * min(2**failed, LONGEST_COOLDOWN))
     flips = tuple(flip for flip in before.flips if facts.now - flip < DAY)
     tripped = signal in (Turn.TRIPPED, Turn.TRIPPED_TOO_OFTEN)
+    starting = before.state in (_DISABLED, _OFF)  # its draft may have been released: it is starting again, not missing
     return replace(
         before,
+        draft_seen=before.draft_seen and not starting,
+        draft_missing_since=None if starting else before.draft_missing_since,
         state=after,
         reason=reason,
         note=note,

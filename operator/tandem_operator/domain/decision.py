@@ -123,7 +123,8 @@ class Figures:
 class Decision:
     """Complete: the same look gives the same decision, and nothing else is needed to plan and to report.
 
-    `spec` is None while the resource's spec cannot be read; `refusal` then names the field, and what serves goes on.
+    `hold` leaves all children as they are: the spec cannot be read (`spec` is None and `refusal` names the field),
+    or the record of what serves is lost. `refusal` with a spec: its revision cannot be made, and what serves goes on.
     `current` is the revision that the spec means. `policy` is the whole document for the gateways, None until there is
     something to serve. `evidence` is the document to save before anything else, None when it has not changed.
     """
@@ -134,11 +135,13 @@ class Decision:
     stable: str
     previous: str
     progress: Progress
+    hold: bool = False
     shares: tuple[Share, ...] = ()
     pods: tuple[PodsWanted, ...] = ()
     new_revision: RevisionWanted | None = None
     forgotten: tuple[str, ...] = ()
     policy: JsonObject | None = None
+    kept_policies: tuple[JsonObject, ...] = ()
     evidence: JsonObject | None = None
     marks: tuple[Mark, ...] = ()
     checks: tuple[CheckResult, ...] = ()

@@ -23,9 +23,9 @@ from tandem_operator.domain.intervals import (
     SlotSums,
     combine,
     difference,
+    faster,
     half_width,
     log_e_value,
-    log_time_per_token,
     ratio,
 )
 from tandem_operator.domain.samples import Arm, Stratum
@@ -242,16 +242,6 @@ def _speedup_drop(question: Question, evidence: Evidence) -> CheckResult:
     h = half_width(estimate.error, margin, question.alpha)
     result = _judge_drop(draft, estimate, margin, h)
     return _decided_ratio(draft, result.verdict, estimate, h, result.message)
-
-
-def faster(slow: Mapping[int, SlotSums], fast: Mapping[int, SlotSums]) -> Estimate | None:
-    """ln of how many times faster `fast` is, over the strata in which each has two slots; None without one."""
-    shared = [
-        policy for policy in sorted(slow.keys() & fast.keys()) if min(slow[policy].count, fast[policy].count) >= 2
-    ]
-    slower = log_time_per_token([slow[policy] for policy in shared])
-    faster_ones = log_time_per_token([fast[policy] for policy in shared])
-    return combine(difference(one, other) for one, other in zip(slower, faster_ones, strict=True))
 
 
 def _count(strata: Mapping[int, SlotSums]) -> int:

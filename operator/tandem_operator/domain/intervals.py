@@ -26,7 +26,7 @@ e-value (Ville: it ever exceeds 1/alpha with probability alpha at most).
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 ERROR_RATIOS = (1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
@@ -129,6 +129,16 @@ def _squares(sums: SlotSums) -> float:
     r = sums.y / sums.x
     squares = sums.yy - 2 * r * sums.xy + r * r * sums.xx
     return max(squares, 0.0) * sums.count**2 / sums.y**2
+
+
+def faster(slow: Mapping[int, SlotSums], fast: Mapping[int, SlotSums]) -> Estimate | None:
+    """ln of how many times faster `fast` is than `slow`, by stratum; None where none has two slots of each."""
+    shared = [
+        policy for policy in sorted(slow.keys() & fast.keys()) if min(slow[policy].count, fast[policy].count) >= 2
+    ]
+    slower = log_time_per_token([slow[policy] for policy in shared])
+    faster_ones = log_time_per_token([fast[policy] for policy in shared])
+    return combine(difference(one, other) for one, other in zip(slower, faster_ones, strict=True))
 
 
 def error_evidence(canary_errors: int, stable_errors: int, share: float) -> tuple[float, ...]:

@@ -135,12 +135,13 @@ class AnsweredAlert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledBack:
-    """The last abort or rollback: what was taken back, why, with which numbers."""
+    """The last abort or rollback: what was taken back, why, with which numbers, and whether it was for cause."""
 
     revision: str
     reason: str
     note: str
     at: datetime
+    bad: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
