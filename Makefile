@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint types contracts domain check test demo demo-down bench proto
+.PHONY: help setup lint types contracts domain check test demo demo-down bench proto chart
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -49,5 +49,8 @@ demo-down: $(STAMP) ## end everything that the demo started
 
 proto: $(STAMP) ## regenerate the wire's classes from verify.proto
 	$(BIN)/python -m grpc_tools.protoc -I runtime --python_out=runtime --pyi_out=runtime --grpc_python_out=runtime runtime/tandem_runtime/wire/verify.proto
+
+chart: ## copy the CRD into the Helm chart
+	cp crds/speculativedeployments.yaml charts/tandem/files/
 
 include devcluster/cluster.mk
