@@ -39,10 +39,10 @@ def manifest(spec: Mapping[str, Any], name: str = "chat") -> str:
     )
 
 
-def refusal(cluster: Cluster, namespace: str, text: str) -> str:
+def refusal(cluster: Cluster, text: str) -> str:
     """The API server's words about an object that it must refuse."""
     with pytest.raises(subprocess.CalledProcessError) as caught:
-        cluster.kubectl("apply", "-n", namespace, "--dry-run=server", "-f", "-", stdin=text)
+        cluster.kubectl("apply", "--dry-run=server", "-f", "-", stdin=text)
     return " ".join(str(caught.value.stderr).split())
 
 
@@ -109,15 +109,13 @@ WRONG: list[tuple[Mapping[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "words"), WRONG, ids=[json.dumps(change)[:60] for change, _ in WRONG])
-def test_a_wrong_spec_is_refused_with_words_that_help(
-    cluster: Cluster, namespace: str, change: Mapping[str, Any], words: str
-) -> None:
-    assert words in refusal(cluster, namespace, manifest(overlaid(SPEC, change)))
+def test_a_wrong_spec_is_refused_with_words_that_help(cluster: Cluster, change: Mapping[str, Any], words: str) -> None:
+    assert words in refusal(cluster, manifest(overlaid(SPEC, change)))
 
 
 @pytest.mark.parametrize("name", ["a" * 41, "1chat", "chat.v2", "chat_v2", "Chat"])
-def test_a_name_that_children_could_not_carry_is_refused(cluster: Cluster, namespace: str, name: str) -> None:
-    words = refusal(cluster, namespace, manifest(SPEC, name))
+def test_a_name_that_children_could_not_carry_is_refused(cluster: Cluster, name: str) -> None:
+    words = refusal(cluster, manifest(SPEC, name))
     assert "choose a name of at most 40 characters" in words or "Invalid value" in words
 
 
@@ -186,9 +184,9 @@ def test_deleting_everything_of_kind_all_leaves_it(cluster: Cluster, namespace: 
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
-def test_an_example_is_applied_as_it_stands(cluster: Cluster, namespace: str, path: Path) -> None:
+def test_an_example_is_applied_as_it_stands(cluster: Cluster, path: Path) -> None:
     (document,) = yaml.safe_load_all(path.read_text())
-    shown = cluster.kubectl("apply", "-n", namespace, "--dry-run=server", "-f", str(path))
+    shown = cluster.kubectl("apply", "--dry-run=server", "-f", str(path))
     assert shown.split()[0] == f"speculativedeployment.tandem.dev/{document['metadata']['name']}"
 
 

@@ -24,7 +24,7 @@ CHART = str(Path(__file__).parents[2] / "charts" / "tandem")
             "nodeSelector.a=b",
             "podAnnotations.c=d",
         ],
-        ["admissionPolicy.install=false", "imagePullSecrets[0].name=s", "service.annotations.e=f", "image.tag=9"],
+        ["admissionPolicy.install=false", "imagePullSecrets[0].name=s", "service.annotations.e=f", "image.tag=v9"],
     ],
     ids=["defaults", "one namespace", "placed", "other switches"],
 )
