@@ -17,14 +17,15 @@ from tandem_operator.domain.decision import (
     Figures,
     GateResult,
     GateVerdict,
+    JsonObject,
     PodsWanted,
     RevisionWanted,
     Share,
     Weight,
 )
 from tandem_operator.domain.errors import SpecError
-from tandem_operator.domain.observed import Observed, text
-from tandem_operator.domain.progress import SpeculationReason, SpeculationState, Stage
+from tandem_operator.domain.observed import Observed, number, text
+from tandem_operator.domain.progress import Progress, SpeculationReason, SpeculationState, Stage
 from tandem_operator.domain.revision import Revision, Role
 from tandem_operator.domain.situation import Course, Situation
 
@@ -123,7 +124,8 @@ def _conclude(at: Situation, course: Course) -> Decision:
     moved = course.progress.rollout
     figures = _figures(at, weights)
     shown = _moved_enough(at, figures)
-    held = replace(course.progress, figures_at=at.seen.now) if shown else course.progress
+    held = _with_policy(course.progress, document)
+    held = replace(held, figures_at=at.seen.now) if shown else held
     pair = at.pair(moved.revision or at.stable_name)
     wanted = [share.revision for share in weights if share.revision not in at.revisions]
     return Decision(
@@ -152,6 +154,14 @@ def _conclude(at: Situation, course: Course) -> Decision:
         decided_at=at.seen.now,
         look_again_in_seconds=_look_again(at, course),
     )
+
+
+def _with_policy(held: Progress, document: JsonObject | None) -> Progress:
+    """A turn of the breaker that changed no policy is judged by the one that goes on."""
+    turned = held.breaker
+    if document is None or turned.first_policy <= number(document, "number"):
+        return held
+    return replace(held, breaker=replace(turned, first_policy=number(document, "number")))
 
 
 _UNKNOWN = GateResult(GateVerdict.UNKNOWN, "NotYet", "nothing has been rolled out yet")
