@@ -42,9 +42,13 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The writes in their order; nothing to do is an empty plan."""
+    """The writes in their order; nothing to do is an empty plan.
+
+    `modified` names what others added to our children: it is reported and left alone.
+    """
 
     actions: tuple[Action, ...] = ()
+    modified: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was done, in order, and what stopped it, if anything did."""
+    """What was done of a plan, in order, and what stopped it, if anything did."""
 
     done: tuple[Action, ...] = ()
     failed: Failure | None = None
+    plan: Plan = field(default_factory=Plan)

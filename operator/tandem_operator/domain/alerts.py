@@ -9,7 +9,6 @@ nothing at all, and one that finds a revision which a rollback brought back find
 rollback within 24 hours is an alert's; after that somebody has to look.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +23,6 @@ PREFIX = "alert.tandem.dev/"
 BETWEEN_ROLLBACKS = timedelta(hours=24)
 MOST_KEPT = 20
 """Alerts kept in status, and intents that may stand on an object at once."""
-LONGEST_NAME = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,16 +40,6 @@ def selected(labels: Mapping[str, str], selector: AlertSelector) -> bool:
     wanted = selector.match_labels.items()
     by_labels = bool(wanted) and all(labels.get(key) == value for key, value in wanted)
     return labels.get("alertname", "") in selector.names or by_labels
-
-
-def annotation_of(labels: Mapping[str, str], *, fingerprint: str, starts_at: datetime, uid: str) -> tuple[str, str]:
-    """The annotation (name, value) that carries a firing alert to the object `uid`; equal alerts give equal names."""
-    revision = labels.get("revision", "")
-    parts = (fingerprint, record.dump_moment(starts_at), uid, revision)
-    key = hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
-    name = labels.get("alertname", "")[:LONGEST_NAME]
-    intent = Intent(name=name, starts_at=starts_at, revision=revision, labels=dict(labels))
-    return f"{PREFIX}{key}", json.dumps(record.dump(intent), sort_keys=True)
 
 
 def intents(annotations: Mapping[str, str]) -> Mapping[str, Intent | None]:

@@ -17,14 +17,15 @@ from tandem_operator.domain.decision import (
     Figures,
     GateResult,
     GateVerdict,
+    JsonObject,
     PodsWanted,
     RevisionWanted,
     Share,
     Weight,
 )
 from tandem_operator.domain.errors import SpecError
-from tandem_operator.domain.observed import Observed
-from tandem_operator.domain.progress import SpeculationReason, SpeculationState, Stage
+from tandem_operator.domain.observed import Observed, number, text
+from tandem_operator.domain.progress import Progress, SpeculationReason, SpeculationState, Stage
 from tandem_operator.domain.revision import Revision, Role
 from tandem_operator.domain.situation import Course, Situation
 
@@ -32,6 +33,10 @@ STEADY_SECONDS = 10
 """How long nothing need be looked at: the breaker must act fast, and a look at steady traffic writes nothing."""
 WAITING_SECONDS = 2
 """While pods or gateways are waited for: what gateways admit causes no watch event."""
+
+BETWEEN_FIGURES = timedelta(seconds=60)
+TWO_POINTS = 0.02
+"""Live figures are put into status at this pace and for this much; finer data is in the metrics."""
 
 _NOT_THE_PAIRS_FAULT = (SpeculationReason.COMMANDED, SpeculationReason.MODE_OFF, SpeculationReason.MEMORY_PRESSURE)
 
@@ -117,6 +122,10 @@ def _conclude(at: Situation, course: Course) -> Decision:
     told, weights = _told(at, course)
     document = _policy(at, course, told, weights)
     moved = course.progress.rollout
+    figures = _figures(at, weights)
+    shown = _moved_enough(at, figures)
+    held = _with_policy(course.progress, document)
+    held = replace(held, figures_at=at.seen.now) if shown else held
     pair = at.pair(moved.revision or at.stable_name)
     wanted = [share.revision for share in weights if share.revision not in at.revisions]
     return Decision(
@@ -125,7 +134,8 @@ def _conclude(at: Situation, course: Course) -> Decision:
         current=at.current,
         stable=at.stable_name,
         previous="" if at.previous is None else at.previous.name,
-        progress=course.progress,
+        progress=held,
+        hold=bool(wanted) and (at.refusal is not None or wanted[0] != at.current),
         shares=weights,
         pods=_pods(at, course),
         new_revision=RevisionWanted(name=wanted[0], number=_next_number(at)) if wanted else None,
@@ -138,11 +148,20 @@ def _conclude(at: Situation, course: Course) -> Decision:
         compatible=_UNKNOWN if pair is None else gates.compatible(pair, at.seen.pods),
         capacity=gates.capacity(pod for pod in at.seen.pods if not pod.leaving),
         stalled=course.stalled,
-        figures=_figures(at, weights),
+        figures=figures,
+        show_figures=shown,
         events=course.events,
         decided_at=at.seen.now,
         look_again_in_seconds=_look_again(at, course),
     )
+
+
+def _with_policy(held: Progress, document: JsonObject | None) -> Progress:
+    """A turn of the breaker that changed no policy is judged by the one that goes on."""
+    turned = held.breaker
+    if document is None or turned.first_policy <= number(document, "number"):
+        return held
+    return replace(held, breaker=replace(turned, first_policy=number(document, "number")))
 
 
 _UNKNOWN = GateResult(GateVerdict.UNKNOWN, "NotYet", "nothing has been rolled out yet")
@@ -180,7 +199,8 @@ def _policy(
         shares=weights,
         pairs=known,
         state=told,
-        on_trial=course.progress.rollout.stage in (Stage.STEPPING, Stage.PAUSED, Stage.COMPLETING),
+        on_trial=rollout.on_trial(course.progress.rollout)
+        and any(share.revision != at.stable_name and (share.weight or share.shadow) for share in weights),
     )
     return policy.build(terms, at.policies)
 
@@ -233,6 +253,27 @@ def _figures(at: Situation, weights: tuple[Share, ...]) -> Mapping[str, Figures]
     return {
         name: window.look(at.seen, name, pair, slot_seconds=slots).figures for name, pair in named if pair is not None
     }
+
+
+def _moved_enough(at: Situation, figures: Mapping[str, Figures]) -> bool:
+    """Whether live figures are worth a write: one is new or moved by two points, and the last write is a minute old.
+
+    A figure that wobbles within its own error has not moved: 0.70 +- 0.02 after 0.73 is the same figure.
+    """
+    status, last = at.seen.resource.status, at.seen.progress.figures_at
+    known = figures.get(at.stable_name)
+    if known is None or (last is not None and at.seen.now - last < BETWEEN_FIGURES):
+        return False
+    if text(status, "stableRevision") != at.stable_name:
+        return known.acceptance is not None or known.speedup is not None
+    pairs = (("acceptance", known.acceptance, known.acceptance_error), ("speedup", known.speedup, known.speedup_error))
+    return any(_moved(text(status, "speculation", name), value, error) for name, value, error in pairs)
+
+
+def _moved(shown: str, value: float | None, error: float) -> bool:
+    if value is None:
+        return False
+    return not shown or abs(value - float(shown)) >= max(TWO_POINTS, 2 * error)
 
 
 def _look_again(at: Situation, course: Course) -> int:

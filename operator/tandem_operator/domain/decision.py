@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from tandem_operator.domain.progress import Progress
-from tandem_operator.domain.revision import Role
+from tandem_operator.domain.revision import Role, RoleHash
 from tandem_operator.domain.spec import Spec
 
 JsonObject = Mapping[str, object]
@@ -54,7 +54,7 @@ class PodsWanted:
     """How many pods a role hash needs, and whose rendered template makes them. Hashes not named are not needed."""
 
     role: Role
-    role_hash: str
+    role_hash: RoleHash
     replicas: int
     revision: str
 
@@ -111,12 +111,14 @@ class GateResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Live figures of one revision over the breaker's window, as ratios; None where there is no evidence."""
+    """Live figures of one revision over the last minutes, as ratios; None where there is no evidence."""
 
     acceptance: float | None = None
     accepted_of_proposed: float | None = None
     mean_accepted_length: float | None = None
     speedup: float | None = None
+    acceptance_error: float = 0.0
+    speedup_error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +128,8 @@ class Decision:
     `hold` leaves all children as they are: the spec cannot be read (`spec` is None and `refusal` names the field),
     or the record of what serves is lost. `refusal` with a spec: its revision cannot be made, and what serves goes on.
     `current` is the revision that the spec means. `policy` is the whole document for the gateways, None until there is
-    something to serve. `evidence` is the document to save before anything else, None when it has not changed.
+    something to serve. `figures` are shown where `show_figures` says that they moved enough. `evidence` is the
+    document to save before anything else, None when it has not changed.
     """
 
     spec: Spec | None
@@ -149,6 +152,7 @@ class Decision:
     capacity: GateResult
     stalled: GateResult | None = None
     figures: Mapping[str, Figures] = field(default_factory=dict)
+    show_figures: bool = False
     events: tuple[Event, ...] = ()
     decided_at: datetime
     look_again_in_seconds: int

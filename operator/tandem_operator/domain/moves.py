@@ -73,7 +73,11 @@ def take_back(at: Situation, course: Course, to: str, *, by: MadeStableBy, endin
     gone = at.stable_name
     returning = send(at, course, Signal.TAKEN_BACK, revision=to, reason=str(by))
     taken_back = _taken_back(at, gone, ending)
-    returning = replace(returning, progress=replace(returning.progress, refused=gone, rolled_back=taken_back))
+    spared = (
+        ending.bad and course.progress.refused == at.current
+    )  # the verdict refuses `gone`; the spec's stays refused
+    refused = course.progress.refused if spared else gone
+    returning = replace(returning, progress=replace(returning.progress, refused=refused, rolled_back=taken_back))
     returning = returning.warn("RollingBack", _short(f"from {gone} to {to}: {ending.reason}: {ending.note}"))
     verdict = RevisionVerdict.BAD if ending.bad else RevisionVerdict.GOOD
     return _record(at, returning, gone, verdict=verdict, ending=ending)

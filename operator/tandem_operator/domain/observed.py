@@ -12,10 +12,10 @@ from datetime import datetime
 from enum import StrEnum
 
 from tandem_operator.domain import progress, record
-from tandem_operator.domain.pools import AcceleratorTable
 from tandem_operator.domain.progress import Progress
 from tandem_operator.domain.revision import Revision, RevisionName, Role, RoleHash
 from tandem_operator.domain.samples import Document, Scrape
+from tandem_operator.domain.settings import OperatorTerms
 
 GROUP = "tandem.dev"
 LABEL_ROLE = f"{GROUP}/role"
@@ -165,19 +165,18 @@ class Observed:
     """One look at one object and its children.
 
     `scrape` is what the gateways answered now, `baseline` what they had answered when the breaker's window began; it is
-    None until the operator has watched that long. `nodes` is None where it may not read them. `runtime_image` and
-    `accelerators` are the operator's settings.
+    None until the operator has watched that long. `nodes` is None where it may not read them. `terms` are the
+    operator's settings, as far as decisions rest on them.
     """
 
     now: datetime
     resource: Resource
+    terms: OperatorTerms
     children: tuple[Child, ...] = ()
     pods: tuple[Pod, ...] = ()
     scrape: Scrape | None = None
     baseline: Scrape | None = None
     nodes: tuple[Node, ...] | None = None
-    runtime_image: str = ""
-    accelerators: AcceleratorTable = field(default_factory=dict)
 
     def of_kind(self, kind: str) -> Iterator[Child]:
         return (child for child in self.children if child.kind == kind)

@@ -149,7 +149,7 @@ class Progress:
     """All that decisions remember.
 
     `refused` is not tried again until a hashed field changes or `retry` says so. `handled` maps a command annotation to
-    the value that was last handled, whole.
+    the value that was last handled, whole. `figures_at` is when live figures were last put into status.
     """
 
     rollout: Rollout = field(default_factory=Rollout)
@@ -158,6 +158,7 @@ class Progress:
     rolled_back: RolledBack | None = None
     handled: Mapping[str, str] = field(default_factory=dict)
     alerts: tuple[AnsweredAlert, ...] = ()
+    figures_at: datetime | None = None
 
 
 def read(status: Mapping[str, object]) -> Progress | None:

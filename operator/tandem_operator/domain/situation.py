@@ -12,7 +12,7 @@ from tandem_operator.domain import gates
 from tandem_operator.domain.decision import CheckResult, Event, GateResult, JsonObject, Mark, Weight
 from tandem_operator.domain.errors import SpecError
 from tandem_operator.domain.evidence import Evidence
-from tandem_operator.domain.observed import Observed, RevisionVerdict, StoredRevision, mapping, number
+from tandem_operator.domain.observed import Observed, RevisionVerdict, StoredRevision, items, number
 from tandem_operator.domain.progress import Progress
 from tandem_operator.domain.revision import Revision, RevisionName, Role, RoleHash, revision_of
 from tandem_operator.domain.spec import Spec, parse
@@ -102,15 +102,14 @@ def _previous(pointed: Sequence[StoredRevision], progress: Progress) -> StoredRe
 
 def _refusal(seen: Observed, spec: Spec) -> str | None:
     try:
-        gates.admit(spec, seen.accelerators, seen.nodes)
+        gates.admit(spec, seen.terms.accelerators, seen.nodes)
     except SpecError as refused:
         return str(refused)
     return None
 
 
 def _policies(seen: Observed) -> Sequence[JsonObject]:
-    kept = seen.config("policy", "history.json")
-    return [mapping(policy) for policy in kept] if isinstance(kept, list) else []
+    return items(seen.config("policy", "history.json"), "policies")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,8 @@ def settle(at: Situation, course: Course) -> Course:
     arrived = moved.stage is Stage.INSTALLING or moved.revision == at.stable_name
     if at.stable is not None and arrived:
         course = send(at, course, Signal.POINTER_MOVED)
+    if moved.stage is Stage.COMPLETING and arrived:
+        course = replace(course, progress=replace(course.progress, rolled_back=None))
     return _mark_bad(at, course)
 
 
@@ -49,8 +51,6 @@ def _mark_bad(at: Situation, course: Course) -> Course:
     """Progress is written before the mark; a kill between the two must not leave a bad revision unmarked."""
     last = course.progress.rolled_back
     if last is None or not last.bad or last.revision not in at.revisions or at.is_bad(last.revision):
-        return course
-    if course.progress.refused != last.revision:
         return course
     annotations = {ANNOTATION_VERDICT: str(RevisionVerdict.BAD), ANNOTATION_REASON: last.reason}
     return course.mark(last.revision, annotations, f"revision {last.revision} was taken back: {last.reason}")
@@ -473,6 +473,6 @@ def pods_are_there(at: Situation, course: Course) -> bool:
 
 
 def is_warm(at: Situation, revision: str) -> bool:
-    """Whether a rollback can move the weights now: a target pod of the revision is ready and every gateway reaches it."""
+    """Whether a rollback can move the weights now: every gateway reaches a ready target pod of the revision."""
     pair = at.pair(revision)
     return pair is not None and at.ready(Role.TARGET, pair.target) > 0 and at.admitted(Role.TARGET, pair.target, 1)

@@ -46,6 +46,8 @@ class Window:
             accepted_of_proposed=accepted / sums.proposed if sums and sums.proposed else None,
             mean_accepted_length=1 + accepted / rounds if rounds else None,
             speedup=None if self.speedup is None else math.exp(self.speedup.value),
+            acceptance_error=0.0 if self.acceptance is None else self.acceptance.error,
+            speedup_error=0.0 if self.speedup is None else math.exp(self.speedup.value) * self.speedup.error,
         )
 
 
