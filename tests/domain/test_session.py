@@ -321,6 +321,17 @@ def test_a_recovered_draft_is_opened_with_all_that_is_committed() -> None:
     assert any(round.accepted for round in played.rounds)
 
 
+def test_a_draft_is_told_no_token_that_it_holds_already() -> None:
+    played = play(chain, lame, 4, endings=Endings(12))
+    asked = [command.request for command in played.commands if isinstance(command, Propose)]
+    assert [(ask.base, ask.committed, ask.k) for ask in asked] == [
+        (0, (), 4),
+        (2, (1,), 4),
+        (5, (0,), 4),
+        (8, (3,), 2),
+    ]
+
+
 def test_a_draft_that_offers_more_than_was_asked_for_is_lost() -> None:
     session = Session(request())
     session.opened(Opened(Incarnation("t")))

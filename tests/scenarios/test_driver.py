@@ -254,10 +254,11 @@ async def test_a_draft_that_fails_in_any_way_costs_no_text(fault: Fault, call: i
 
 @pytest.mark.parametrize("fault", [raising(SessionLost("restarted")), raising(StaleOffset("moved"))])
 @pytest.mark.parametrize("bounds", [OFF, ALWAYS_4])
+@pytest.mark.parametrize("call", [1, 2, 3])
 async def test_a_target_that_denies_the_session_is_opened_again_with_the_committed_tokens(
-    fault: Fault, bounds: Bounds
+    fault: Fault, bounds: Bounds, call: int
 ) -> None:
-    stage = Stage(target=ChainTarget({2: fault}), bounds=bounds)
+    stage = Stage(target=ChainTarget({call: fault}), bounds=bounds)
     assert await stage.answer() == PLAIN
     assert stage.target.calls.count("open") == 2
 
@@ -272,6 +273,7 @@ async def test_a_lost_target_is_replaced_and_both_are_released(fault: Fault, bou
     assert await stage.answer() == PLAIN
     assert (stage.target.calls[-1], spare.calls[-1]) == ("close", "close")
     assert (stage.target.holds, spare.holds) == ({}, {})
+    assert (stage.target.calls.count("open"), spare.calls.count("open")) == (1, 1)
 
 
 async def test_a_lost_target_that_nobody_replaces_fails_the_request_after_true_tokens() -> None:
