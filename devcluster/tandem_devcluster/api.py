@@ -137,5 +137,5 @@ async def _raise_for_status(answer: aiohttp.ClientResponse) -> None:
 async def wait_until_ready(api: Api, *, deadline_seconds: float) -> None:
     """Return once the API server is ready; `TimeoutError` when that takes too long."""
     async with asyncio.timeout(deadline_seconds):
-        while not await api.is_ready():
+        while not await api.is_ready():  # noqa: ASYNC110 - another process becomes ready
             await asyncio.sleep(0.05)

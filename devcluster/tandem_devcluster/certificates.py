@@ -4,7 +4,7 @@ It knows names and addresses, and nothing of how they are used. The subject is t
 common name is the user, each organisation a group (`system:masters` may do everything).
 """
 
-import datetime
+import datetime as dt
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tandem_devcluster.state import write_atomically
 
-_LIFETIME = datetime.timedelta(days=30)
-_CLOCK_SKEW = datetime.timedelta(minutes=5)
+_LIFETIME = dt.timedelta(days=30)
+_CLOCK_SKEW = dt.timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Authority:
         return pair
 
     def _builder(self, subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-        now = datetime.datetime.now(datetime.UTC)
+        now = dt.datetime.now(dt.UTC)
         return (
             x509.CertificateBuilder()
             .subject_name(subject)

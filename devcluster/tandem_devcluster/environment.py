@@ -132,7 +132,8 @@ def _whole_object(entry: Object, sources: Sources) -> dict[str, str]:
     kind = "configMapRef" if "configMapRef" in entry else "secretRef"
     reference, objects = entry[kind], sources.config_maps if kind == "configMapRef" else sources.secrets
     if reference["name"] not in objects:
-        return _absent(f"envFrom.{kind}.name={reference['name']!r}", reference) or {}
+        _refuse_absent(f"envFrom.{kind}.name={reference['name']!r}", reference)
+        return {}
     return {entry.get("prefix", "") + key: value for key, value in objects[reference["name"]].items()}
 
 
@@ -155,10 +156,10 @@ def _value(entry: Object, container: Container, sources: Sources, known: Mapping
 def _key(reference: Object, objects: Mapping[str, Mapping[str, str]], where: str) -> str | None:
     found = objects.get(reference["name"], {}).get(reference["key"])
     if found is None:
-        _absent(f"{where}: {reference['name']}/{reference['key']}", reference)
+        _refuse_absent(f"{where}: {reference['name']}/{reference['key']}", reference)
     return found
 
 
-def _absent(where: str, reference: Mapping[str, Any]) -> None:
+def _refuse_absent(where: str, reference: Mapping[str, Any]) -> None:
     if not reference.get("optional", False):
         raise PodConfigError(f"{where} does not exist")

@@ -111,5 +111,5 @@ async def forward(state: StateFolder, destination: Destination, local_port: int)
 
 async def _while_running(running: Running) -> None:
     parent = os.getppid()
-    while start_ticks(running.pid) == running.started_ticks and os.getppid() == parent:
+    while start_ticks(running.pid) == running.started_ticks and os.getppid() == parent:  # noqa: ASYNC110 - both foreign
         await asyncio.sleep(_ALIVE_PERIOD_SECONDS)

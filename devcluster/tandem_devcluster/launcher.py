@@ -80,16 +80,17 @@ def _become(orders: dict[str, Any]) -> NoReturn:
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)  # Python ignores them, and that would be inherited
     os.umask(0o022)
-    os.execvpe(orders["command"][0], orders["command"], orders["environment"])
+    os.execvpe(orders["command"][0], orders["command"], orders["environment"])  # noqa: S606 - a container's command
 
 
 def _make_root(scratch: Path, orders: dict[str, Any]) -> None:
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
+    occupied = _mount_points()
     linux.mount("tmpfs", str(scratch), "tmpfs", flags=linux.MS_NODEV, options=f"mode=755,size={_ROOT_BYTES}")
     root = scratch / "root"
     root.mkdir()
     linux.mount(str(root), str(root), flags=linux.MS_BIND)  # pivot_root wants a mount of its own
-    layers = _mirror_host(scratch, root)
+    layers = _mirror_host(scratch, root, occupied)
     _mount_system(root)
     (root / _HOST.lstrip("/")).mkdir()
     linux.pivot_root(str(root), str(root) + _HOST)
@@ -103,16 +104,19 @@ def _make_root(scratch: Path, orders: dict[str, Any]) -> None:
             linux.mount("none", layer, flags=linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY)
 
 
-def _mirror_host(scratch: Path, root: Path) -> list[str]:
+def _mount_points() -> list[str]:
+    return [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+
+
+def _mirror_host(scratch: Path, root: Path, occupied: list[str]) -> list[str]:
     """An overlay of each top-level folder; links are copied. A folder with mounts below it is shared as it is."""
-    mounted = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     layers = []
     for entry in os.scandir("/"):
         if entry.is_symlink():
             (root / entry.name).symlink_to(os.readlink(entry.path))
         elif entry.is_dir() and entry.name not in _SPECIAL:
             (root / entry.name).mkdir()
-            if any(point.startswith(f"{entry.path}/") and point != str(scratch) for point in mounted):
+            if any(point.startswith(f"{entry.path}/") for point in occupied):
                 linux.mount(entry.path, str(root / entry.name), flags=linux.MS_BIND | linux.MS_REC)
             else:
                 _overlay(entry.path, scratch, root / entry.name)

@@ -6,7 +6,7 @@ the cluster: when it has ended, nothing of the cluster is left.
 
 import os
 import signal
-import subprocess
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -21,6 +21,7 @@ from tandem_devcluster.state import Running, StateFolder, start_ticks
 
 _STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.02
+_INNER_LISTENER, _INNER_HERALD = 200, 201  # descriptor numbers in the supervisor
 _PACKAGE_PARENT = Path(__file__).resolve().parents[1]
 
 
@@ -52,17 +53,8 @@ def start(state: StateFolder, program: Path, plan: Plan) -> Running:
             raise StateError(f"cannot write to {state.root}: {error.strerror}; choose another with --state") from error
         state.set_machines(plan.machines)
         _install_clients(state, program)
-        supervisor, said = _spawn(state, program, plan, listener.fileno(), listener.getsockname()[1])
-        try:
-            running = Running(supervisor.pid, start_ticks(supervisor.pid) or 0, listener.getsockname()[1])
-            state.record(running)
-            _hear_until_ready(said, state)
-        except BaseException:
-            _end(supervisor.pid, start_ticks(supervisor.pid))
-            supervisor.wait()
-            raise
-        listener.close()
-        return running
+        with listener:
+            return _start_and_hear(state, program, plan, listener)
 
 
 def stop(state: StateFolder) -> bool:
@@ -76,25 +68,47 @@ def stop(state: StateFolder) -> bool:
         return True
 
 
-def _spawn(
-    state: StateFolder, program: Path, plan: Plan, listener: int, port: int
-) -> tuple["subprocess.Popen[bytes]", Iterator[str]]:
+def _start_and_hear(state: StateFolder, program: Path, plan: Plan, listener: socket.socket) -> Running:
+    port = listener.getsockname()[1]
     said, herald = os.pipe()
-    command = [sys.executable, "-m", "tandem_devcluster.supervisor", "--state", str(state.root)]
-    command += ["--program", str(program), "--listener", str(listener), "--herald", str(herald)]
-    command += ["--api-port", str(port), "--backoff-base", str(plan.backoff_base_seconds)]
-    with state.supervisor_log.open("wb") as log:
-        supervisor = subprocess.Popen(
+    with os.fdopen(said) as lines:
+        try:
+            pid = _spawn(state, _orders(state, program, plan, port), listener.fileno(), herald)
+        finally:
+            os.close(herald)
+        ticks = start_ticks(pid)
+        try:
+            running = Running(pid, ticks or 0, port)
+            state.record(running)
+            _hear_until_ready(lines, state)
+        except BaseException:
+            _end(pid, ticks)
+            raise
+    return running
+
+
+def _orders(state: StateFolder, program: Path, plan: Plan, port: int) -> list[str]:
+    orders = ["--state", str(state.root), "--program", str(program)]
+    return [*orders, "--api-port", str(port), "--backoff-base", str(plan.backoff_base_seconds)]
+
+
+def _spawn(state: StateFolder, orders: list[str], listener: int, herald: int) -> int:
+    """Start the supervisor as leader of a session of its own, holding both descriptors; its process id."""
+    command = [sys.executable, "-m", "tandem_devcluster.supervisor", *orders]
+    command += ["--listener", str(_INNER_LISTENER), "--herald", str(_INNER_HERALD)]
+    log = os.open(state.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    descriptors = ((log, 1), (log, 2), (listener, _INNER_LISTENER), (herald, _INNER_HERALD))
+    actions: list[tuple[int, int, int]] = [(os.POSIX_SPAWN_DUP2, source, target) for source, target in descriptors]
+    try:
+        return os.posix_spawn(
+            sys.executable,
             command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            pass_fds=(listener, herald),
-            start_new_session=True,
-            env=os.environ | {"PYTHONPATH": str(_PACKAGE_PARENT)},
+            os.environ | {"PYTHONPATH": str(_PACKAGE_PARENT)},
+            file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), *actions],
+            setsid=True,
         )
-    os.close(herald)
-    return supervisor, os.fdopen(said)
+    finally:
+        os.close(log)
 
 
 def _hear_until_ready(said: Iterator[str], state: StateFolder) -> None:
@@ -119,6 +133,8 @@ def _end(pid: int, started_ticks: int | None) -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
             time.sleep(_POLL_SECONDS)
+    with suppress(ChildProcessError):  # it is ours to reap only when this process has started it
+        os.waitpid(pid, os.WNOHANG)
 
 
 def _install_clients(state: StateFolder, program: Path) -> None:

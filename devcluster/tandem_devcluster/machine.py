@@ -4,6 +4,7 @@ It runs nothing. Labels are those that NVIDIA's GPU feature discovery writes (de
 in MiB), the taint is the one that GKE puts on GPU nodes.
 """
 
+import platform
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,9 @@ from tandem_devcluster.errors import StateError
 KUBELET_PORT = 10250
 GPU_RESOURCE = "nvidia.com/gpu"
 _PODS_PER_NODE = "64"
+_DEFAULT_CPU = "16"
+_DEFAULT_MEMORY = "64Gi"
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 _GPU_TRAITS = {
     "NVIDIA-L4": {"memory": "23034", "family": "ada-lovelace", "compute.major": "8", "compute.minor": "9"},
@@ -28,8 +32,8 @@ class Machine:
     number: int
     gpu_product: str = ""
     gpu_count: int = 0
-    cpu: str = "16"
-    memory: str = "64Gi"
+    cpu: str = _DEFAULT_CPU
+    memory: str = _DEFAULT_MEMORY
     failed: bool = False
 
     @property
@@ -66,8 +70,14 @@ def parse_machine(text: str, number: int) -> Machine:
     count = given.get("count", "1" if product else "0")
     if not count.isdecimal():
         raise StateError(f"node {text!r}: count={count} is not a whole number")
-    sizes = {key: given[key] for key in ("cpu", "memory") if key in given}
-    return Machine(name=name, number=number, gpu_product=product, gpu_count=int(count), **sizes)
+    return Machine(
+        name=name,
+        number=number,
+        gpu_product=product,
+        gpu_count=int(count),
+        cpu=given.get("cpu", _DEFAULT_CPU),
+        memory=given.get("memory", _DEFAULT_MEMORY),
+    )
 
 
 def build_node(machine: Machine) -> dict[str, Any]:
@@ -117,7 +127,7 @@ def _labels(machine: Machine) -> dict[str, str]:
     labels = {
         "kubernetes.io/hostname": machine.name,
         "kubernetes.io/os": "linux",
-        "kubernetes.io/arch": "amd64",
+        "kubernetes.io/arch": _architecture(),
         "node.kubernetes.io/instance-type": "process-node",
     }
     if machine.gpu_count:
@@ -142,5 +152,10 @@ def _node_info(machine: Machine, version: str) -> dict[str, str]:
         "kubeletVersion": version,
         "kubeProxyVersion": "",
         "operatingSystem": "linux",
-        "architecture": "amd64",
+        "architecture": _architecture(),
     }
+
+
+def _architecture() -> str:
+    """As Go calls it."""
+    return _ARCHITECTURES.get(platform.machine(), platform.machine())

@@ -99,9 +99,11 @@ class Prober:
         """Any status from 200 to 399 is healthy; certificates are not verified, as a kubelet does not either."""
         host = check.host or self._address
         url = f"{check.scheme.lower()}://{host}:{check.port}/{check.path.lstrip('/')}"
-        async with aiohttp.ClientSession(headers=_probe_headers(check)) as session:
-            async with session.get(url, allow_redirects=False, ssl=_UNVERIFIED) as answer:
-                return Answer(200 <= answer.status < 400, f"GET {check.path} answered {answer.status}")
+        async with (
+            aiohttp.ClientSession(headers=_probe_headers(check)) as session,
+            session.get(url, allow_redirects=False, ssl=_UNVERIFIED) as answer,
+        ):
+            return Answer(200 <= answer.status < 400, f"GET {check.path} answered {answer.status}")
 
 
 def _probe_headers(check: HttpGet) -> Mapping[str, str]:

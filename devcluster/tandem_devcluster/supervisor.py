@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,6 +33,7 @@ from tandem_devcluster.errors import ApiError, DevClusterError, StartError
 from tandem_devcluster.kubeconfig import read_access, write_kubeconfig
 from tandem_devcluster.machine import Machine
 from tandem_devcluster.namespace import GATEWAY_ADDRESS, run_in_cluster_namespaces
+from tandem_devcluster.nodes import fetch_nodes, is_ready, name_of, wait_for_nodes
 from tandem_devcluster.relay import Target, relay
 from tandem_devcluster.state import StateFolder
 
@@ -145,12 +146,14 @@ class Supervisor:
     async def _wait_for_nodes(self, api: Api) -> None:
         wanted = {machine.name for machine in self._state.machines() if not machine.failed}
         try:
-            async with asyncio.timeout(_READY_SECONDS):
-                while not wanted <= await ready_nodes(api):
-                    await asyncio.sleep(0.1)
+            await wait_for_nodes(
+                api,
+                lambda nodes: wanted <= {name_of(node) for node in nodes if is_ready(node)},
+                deadline_seconds=_READY_SECONDS,
+            )
         except TimeoutError as error:
-            missing = ", ".join(sorted(wanted - await ready_nodes(api)))
-            raise StartError(f"not ready in {_READY_SECONDS:.0f} s: {missing}; see {self._state.root}/nodes") from error
+            log = self._state.root / "nodes"
+            raise StartError(f"not every node was Ready in {_READY_SECONDS:.0f} s; see {log}/*/agent.log") from error
 
     async def _follow_machines(self, api: Api, authority: Authority) -> None:
         while True:
@@ -167,7 +170,7 @@ class Supervisor:
             await self._nodes.pop(name).dismiss(signal.SIGKILL if failed else signal.SIGTERM)
         for name in on - self._nodes.keys():
             self._nodes[name] = self._start_node(wanted[name], authority)
-        await _forget_nodes(api, wanted.keys())
+        await _forget_nodes(api, wanted=wanted.keys())
 
     def _start_node(self, machine: Machine, authority: Authority) -> _Child:
         identity = Identity(
@@ -186,26 +189,10 @@ class Supervisor:
         return child
 
 
-async def ready_nodes(api: Api) -> frozenset[str]:
-    """The names of the nodes that are Ready and carry no taint that keeps pods away for it."""
-    nodes = (await api.get(build_path("nodes")))["items"]
-    return frozenset(node["metadata"]["name"] for node in nodes if _is_ready(node))
-
-
-def _is_ready(node: dict[str, object]) -> bool:
-    status, spec = node.get("status", {}), node.get("spec", {})
-    assert isinstance(status, dict)
-    assert isinstance(spec, dict)
-    ready = any(entry["type"] == "Ready" and entry["status"] == "True" for entry in status.get("conditions", ()))
-    return ready and not any("not-ready" in taint["key"] for taint in spec.get("taints", ()))
-
-
-async def _forget_nodes(api: Api, wanted: Sequence[str] | object) -> None:
-    assert hasattr(wanted, "__contains__")
-    for node in (await api.get(build_path("nodes")))["items"]:
-        name = node["metadata"]["name"]
+async def _forget_nodes(api: Api, *, wanted: Container[str]) -> None:
+    for name in map(name_of, await fetch_nodes(api)):
         if name not in wanted:
-            with suppress(ApiError):
+            with suppress(ApiError):  # somebody else has deleted it
                 await api.delete(build_path("nodes", name=name))
 
 

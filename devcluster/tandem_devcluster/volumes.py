@@ -77,7 +77,7 @@ class Volumes:
             case "configMap":
                 return _choose(await self._references.config_map(source["name"]), source, source["name"], mode)
             case "secret":
-                name = source.get("secretName", source.get("name"))
+                name = source["secretName"] if "secretName" in source else source["name"]  # a volume's, or projected
                 return _choose(await self._references.secret(name), source, name, mode)
             case "downwardAPI":
                 return {
