@@ -151,10 +151,10 @@ async def _lead(
     """Watch and reconcile until asked to stop."""
     recorder = EventRecorder(cluster, instance=settings.identity, registry=registry)
     async with aiohttp.ClientSession() as session:
-        sources = Sources(cluster, PodTelemetry(session), health.clock)
+        sources = Sources(cluster, PodTelemetry(session), health.clock, settings.terms)
 
         async def look(key: Key) -> float | None:
-            return await reconcile(key, sources, settings.terms, recorder)
+            return await reconcile(key, sources, recorder)
 
         worklist: Worklist[Key] = Worklist(look, clock=health.clock)
         health.worklist = worklist

@@ -16,7 +16,6 @@ from tandem_operator.domain.observed import (
     Observed,
     Pod,
     Resource,
-    Role,
     held,
     items,
     mapping,
@@ -27,7 +26,9 @@ from tandem_operator.domain.observed import (
     texts,
 )
 from tandem_operator.domain.quantity import amount
+from tandem_operator.domain.revision import Role
 from tandem_operator.domain.samples import Document, Scrape, UnreadableDocument, read_document
+from tandem_operator.domain.settings import OperatorTerms
 from tandem_operator.ports import Clock, Cluster, Json, Key, Kind, Telemetry
 
 CHILD_KINDS = (
@@ -67,11 +68,12 @@ class ScrapeHistory:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where a look comes from."""
+    """Where a look comes from, and the settings that decisions rest on."""
 
     cluster: Cluster
     telemetry: Telemetry
     clock: Clock
+    terms: OperatorTerms
     history: ScrapeHistory = field(default_factory=ScrapeHistory)
 
 
@@ -94,6 +96,7 @@ async def observe(resource: Json, sources: Sources, *, window: timedelta) -> Obs
     return Observed(
         now=now,
         resource=read_resource(resource),
+        terms=sources.terms,
         children=children_of(text(resource, "metadata", "uid"), [body for found in listed for body in found]),
         pods=tuple(pressed),
         scrape=scrape,

@@ -12,7 +12,6 @@ from tandem_operator.domain.decide import decide
 from tandem_operator.domain.decision import Decision
 from tandem_operator.domain.observed import number
 from tandem_operator.domain.plan import plan
-from tandem_operator.domain.settings import OperatorTerms
 from tandem_operator.observe import Sources, observe
 from tandem_operator.ports import Json, Key, Kind
 
@@ -23,7 +22,7 @@ class Observer(Protocol):
     async def decided(self, key: Key, uid: str, decision: Decision) -> None: ...
 
 
-async def reconcile(key: Key, sources: Sources, terms: OperatorTerms, observer: Observer) -> float | None:
+async def reconcile(key: Key, sources: Sources, observer: Observer) -> float | None:
     """Returns seconds until the object wants another look; None: it is gone.
 
     Raises ClusterError where the look or a write met the API's refusal; the worklist comes back with a back-off.
@@ -34,8 +33,8 @@ async def reconcile(key: Key, sources: Sources, terms: OperatorTerms, observer: 
         return None
     target = Target(resource)
     seen = await observe(resource, sources, window=breaker_window(resource))
-    decision = decide(seen, terms)
-    outcome = await apply(plan(decision, seen, terms), target, sources.cluster)
+    decision = decide(seen)
+    outcome = await apply(plan(decision, seen), target, sources.cluster)
     status = report(seen, decision, outcome)
     if status is not None:
         await write_status(status, target, sources.cluster)
