@@ -36,7 +36,8 @@ Wake = Callable[[Key], Awaitable[None]]
 
 
 def register(registry: kopf.OperatorRegistry, *, wake: Wake, gone: Wake, age: WatchAge) -> None:
-    """Hang the handlers into `registry`: the object itself, and every child by its label."""
+    """Hang the handlers into `registry`: how to log in, the object itself, and every child by its label."""
+    kopf.on.login(registry=registry)(_log_in)
 
     @kopf.on.event("tandem.dev", "v1alpha1", "speculativedeployments", registry=registry)
     async def object_changed(type: str, namespace: str | None, name: str, **_: Any) -> None:  # kopf names them
@@ -49,6 +50,11 @@ def register(registry: kopf.OperatorRegistry, *, wake: Wake, gone: Wake, age: Wa
         async def child_changed(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
             age.last_event = time.monotonic()
             await wake(Key(str(namespace), labels[DEPLOYMENT_LABEL]))
+
+
+def _log_in(**details: Any) -> kopf.ConnectionInfo | None:
+    """As the pod's account, else as KUBECONFIG says: the same order as our own client."""
+    return kopf.login_with_service_account(**details) or kopf.login_with_kubeconfig(**details)
 
 
 def narrow_watches(settings: kopf.OperatorSettings) -> None:
