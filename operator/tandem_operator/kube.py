@@ -104,7 +104,9 @@ class KubeCluster:
         found = await self._request("GET", path_of(kind, namespace), query=query)
         items = found.get("items") or []
         assert isinstance(items, list)
-        return tuple(sorted(items, key=lambda item: item["metadata"]["name"]))
+        # A list names its kind once, for all of its items; alone, each would not say what it is.
+        kinded = ({**item, "apiVersion": found["apiVersion"], "kind": kind.value} for item in items)
+        return tuple(sorted(kinded, key=lambda item: item["metadata"]["name"]))
 
     async def create(self, kind: Kind, body: Json) -> Json:
         namespace, _ = object_place(body)

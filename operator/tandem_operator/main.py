@@ -181,7 +181,7 @@ async def _watch(settings: Settings, worklist: Worklist[Key], age: WatchAge, sto
 
 
 async def _log_in() -> kopf.ConnectionInfo:
-    """kopf speaks to the same API as the same account: its own way in needs cluster DNS, which an operator should not."""
+    """kopf speaks to the same API as the same account; its own way in would need cluster DNS."""
     access = await read_access()
     return kopf.ConnectionInfo(
         server=access.server,
