@@ -331,7 +331,7 @@ def _read_fetched(message: str) -> Fetched | None:
 def held(body: object, *path: str) -> object:
     """What lies at a path of nested JSON objects; None where any part is missing."""
     for name in path:
-        body = body.get(name) if isinstance(body, Mapping) else None
+        body = body.get(name) if isinstance(body, dict) else None
     return body
 
 
@@ -350,7 +350,7 @@ def number(body: object, *path: str, default: int = 0) -> int:
 def mapping(body: object, *path: str) -> Mapping[str, object]:
     """The object at a path; empty where there is none."""
     found = held(body, *path)
-    return found if isinstance(found, Mapping) else {}
+    return found if isinstance(found, dict) else {}
 
 
 def texts(body: object, *path: str) -> Mapping[str, str]:
@@ -361,7 +361,7 @@ def texts(body: object, *path: str) -> Mapping[str, str]:
 def items(body: object, *path: str) -> tuple[Mapping[str, object], ...]:
     """The objects in the list at a path; empty where there is none."""
     found = held(body, *path)
-    return tuple(item for item in found if isinstance(item, Mapping)) if isinstance(found, list) else ()
+    return tuple(item for item in found if isinstance(item, dict)) if isinstance(found, list) else ()
 
 
 def moment(body: object, *path: str) -> datetime | None:
