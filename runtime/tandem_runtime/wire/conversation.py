@@ -139,8 +139,11 @@ class Conversation:
         task.add_done_callback(lambda _: self._calls.pop(request.call, None))
 
     async def _answer(self, request: IncomingRequest, seat: _Seat, before: asyncio.Task[None] | None) -> None:
-        if before is not None:
-            await asyncio.wait([before])
+        ahead = {before} if before is not None else set()
+        if request.kind == "open":
+            ahead |= self._closings  # what is being freed is room for this one
+        if ahead:
+            await asyncio.wait(ahead)
         try:
             await self._reply(request, seat)
         except TandemError as error:
