@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from tandem_runtime.domain.commands import Emit, Finish, Request
 from tandem_runtime.domain.errors import BadRequest, Overloaded, TandemError, TargetLost
-from tandem_runtime.domain.evidence import Ledger
+from tandem_runtime.domain.evidence import EvidenceDocument, Ledger
 from tandem_runtime.domain.lookahead import Lookahead
 from tandem_runtime.domain.policy import PairRevision, Policy, RevisionName, SpeculationState
 from tandem_runtime.domain.routing import choose_revision, unit_of
@@ -135,7 +135,7 @@ class Gateway:
         admitted = self.fleet.targets.admitted()
         return any(admitted.get(revision.target) for revision in policy.revisions if revision.weight)
 
-    def evidence(self) -> dict[str, object]:
+    def evidence(self) -> EvidenceDocument:
         """The document of /internal/evidence, made at one moment."""
         policy = self.in_force.policy
         return self.books.ledger.document(
