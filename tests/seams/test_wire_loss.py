@@ -195,6 +195,18 @@ async def test_closing_a_run_ends_it_at_the_engine_before_the_next_round_of_the_
         assert engine.run_tokens == ran
 
 
+async def test_a_run_gives_way_to_the_next_round_and_its_reader_is_told_that_it_ended() -> None:
+    engine = CountingTarget()
+    async with target_link(engine) as (remote, _):
+        opened = await remote.open(opening())
+        verdicts = remote.run(run(opened, "s", max_tokens=1_000_000))
+        first = await anext(verdicts)
+        after = await remote.verify(verify(opened, "s", round=77))
+        rest = [each.offset async for each in verdicts]
+        assert (after.round, engine.cancelled) == (77, 1)
+        assert [first.offset, *rest] == list(range(engine.run_tokens))
+
+
 async def test_a_call_waiting_on_a_session_that_is_closed_is_told_so() -> None:
     engine = CountingTarget()
     async with target_link(engine) as (remote, _):

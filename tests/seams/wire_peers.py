@@ -37,12 +37,12 @@ Peer = TypeVar("Peer", RemoteTarget, RemoteDraft)
 QUICK = Backoff(first_seconds=0.02, most_seconds=0.1)
 
 
-def opening(session: str = "s", *, prompt: tuple[int, ...] = (1, 2, 3), output: tuple[int, ...] = ()) -> OpenSession:
+def opening(session: str = "s", *, prompt: tuple[int, ...] = (1, 2, 3), temperature: float = 1.0) -> OpenSession:
     return OpenSession(
         session=SessionId(session),
         prompt=prompt,
-        output=output,
-        parameters=SamplingParameters(seed=7),
+        output=(),
+        parameters=SamplingParameters(seed=7, temperature=temperature),
         verification=Verification.COUPLED,
         max_tokens=64,
     )

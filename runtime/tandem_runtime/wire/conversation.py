@@ -3,8 +3,9 @@
 Refuses to know gRPC: frames of bytes come in by `take` and go out by `outbox.frames()`.
 
 Calls of one session run in the order of arrival, each as a task that waits for the one before. Cancel and Close
-overtake them, and a Cancel takes effect before the next call of that session starts. A call that makes replies faster
-than the peer reads waits for room in the outbox. What makes no sense is answered and harms nothing else.
+overtake them, and a Cancel takes effect before the next call of that session starts; a run gives way to any later call.
+A call that makes replies faster than the peer reads waits for room in the outbox. What makes no sense is answered and
+harms nothing else.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from typing import Final
 from tandem_runtime.domain.errors import BadRequest, Overloaded, SessionLost, TandemError, TargetLost
 from tandem_runtime.domain.tokens import Incarnation, Opened, SessionId
 from tandem_runtime.wire import codec
-from tandem_runtime.wire.codec import IncomingRequest
+from tandem_runtime.wire.codec import Ended, IncomingRequest
 from tandem_runtime.wire.outbox import Outbox
 from tandem_runtime.wire.roles import Role
 
@@ -38,6 +39,8 @@ class _Seat:
     last: asyncio.Task[None] | None = None
     """The latest call: the next one waits for it."""
     calls: set[asyncio.Task[None]] = field(default_factory=set)
+    run: int | None = None
+    """The call of the latest run."""
 
 
 class Conversation:
@@ -126,6 +129,9 @@ class Conversation:
         return seat
 
     def _start(self, request: IncomingRequest, seat: _Seat) -> None:
+        if seat.run is not None:
+            self._give_way(seat.run)
+        seat.run = request.call if request.kind == "run" else None
         task = asyncio.create_task(self._answer(request, seat, seat.last))
         seat.last = self._calls[request.call] = task
         seat.calls.add(task)
@@ -162,6 +168,11 @@ class Conversation:
         task = self._calls.get(call)
         if task is not None:
             task.cancel()
+
+    def _give_way(self, run: int) -> None:
+        if run in self._calls:
+            self._cancel(run)
+            self.outbox.put(codec.reply_frame(Ended(), call=run))
 
     def _forget(self, number: int, seat: _Seat) -> None:
         """An open that came to nothing leaves no session, here or at the engine."""
