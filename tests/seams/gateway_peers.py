@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from tandem_runtime.admin import http_server
 from tandem_runtime.domain.evidence import Ledger, StratumFields
 from tandem_runtime.domain.policy import ControlPolicy, Policy, SpeculationMode, SpeculationPolicy
 from tandem_runtime.domain.tokens import Incarnation, TokenId
@@ -17,7 +18,6 @@ from tandem_runtime.engines.scripted import Script, ScriptedModel
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.gateway.app import Api
 from tandem_runtime.gateway.keys import ApiKeys
-from tandem_runtime.gateway.server import bind, listening
 from tandem_runtime.gateway.serving import Books, Gateway, Limits
 from tandem_runtime.local import LocalModel, local_fleet, local_policy
 from tandem_runtime.policy import PolicyInForce
@@ -131,13 +131,10 @@ async def running_gateway(
             clock=clock,
             limits=limits or Limits(),
         )
-        listener = bind("127.0.0.1", 0)
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        async with (
-            listening(Api(gateway, keys=keys).app(), listener, finish_seconds=2),
-            httpx.AsyncClient(base_url=url, timeout=30) as http,
-        ):
-            yield Running(url, gateway, http, clock)
+        async with http_server(Api(gateway, keys=keys).app(), host="127.0.0.1", port=0, grace_seconds=2) as port:
+            url = f"http://127.0.0.1:{port}"
+            async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+                yield Running(url, gateway, http, clock)
 
 
 async def until(condition: Callable[[], bool], *, seconds: float = 5.0) -> None:

@@ -128,12 +128,19 @@ class Gateway:
 
     @property
     def ready(self) -> bool:
-        """Whether a request would be served: there is a policy, and a target for a revision with a weight."""
+        return self.trouble() is None
+
+    def trouble(self) -> str | None:
+        """Why a request would not be served; None where there are a policy and a target for some weight."""
         policy = self.in_force.policy
-        if policy is None or self.draining:
-            return False
+        if self.draining:
+            return "draining"
+        if policy is None:
+            return self.in_force.refused or "there is no policy yet"
         admitted = self.fleet.targets.admitted()
-        return any(admitted.get(revision.target) for revision in policy.revisions if revision.weight)
+        if not any(admitted.get(revision.target) for revision in policy.revisions if revision.weight):
+            return "no target pod of a revision with a weight is ready"
+        return None
 
     def evidence(self) -> EvidenceDocument:
         """The document of /internal/evidence, made at one moment."""
