@@ -21,7 +21,6 @@ from tandem_devcluster.state import Running, StateFolder, start_ticks
 
 _STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.02
-_PACKAGE_PARENT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ def _spawn(state: StateFolder, orders: list[str], listener: int, herald: int) ->
         return os.posix_spawn(
             sys.executable,
             command,
-            os.environ | {"PYTHONPATH": str(_PACKAGE_PARENT)},
+            os.environ,
             file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), *outputs],
             setsid=True,
         )
