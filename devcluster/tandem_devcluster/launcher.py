@@ -159,9 +159,9 @@ def _bind_volume(source: str, target: str, *, read_only: bool) -> None:
     outside, inside = Path(_HOST + source), Path(target)
     if outside.is_dir():
         inside.mkdir(parents=True, exist_ok=True)
-    else:
+    elif not inside.exists():
         inside.parent.mkdir(parents=True, exist_ok=True)
-        inside.touch(exist_ok=True)
+        inside.touch()
     linux.mount(str(outside), target, flags=linux.MS_BIND)
     if read_only:
         linux.mount("none", target, flags=linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY)
