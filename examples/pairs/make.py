@@ -48,8 +48,8 @@ TARGET = DecoderConfig(
     max_position_embeddings=1024,
 )
 SHARPNESS = 1.3
-"""The target's logits are multiplied by this, once, after it has learnt: a model this small is left unsure of everything,
-while those it stands for are sharp. Its temperature 1 is what would have been 0.77."""
+"""The target's logits are multiplied by this, once, when it has learnt: a model this small is left unsure of all it
+says, while those it stands for are sharp. Its temperature 1 is what would have been 0.77."""
 
 GOOD_DRAFT_LAYERS = (0, 3)  # of the target: where the good draft begins
 POOR_DRAFT = DecoderConfig(
