@@ -4,9 +4,10 @@ Refuses to know how proposals are made or judged.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from tandem_runtime.domain.errors import BadRequest, TandemError
+from tandem_runtime.domain.errors import BadRequest, DraftLost, TandemError, TargetLost
 from tandem_runtime.domain.tokens import (
     Capabilities,
     Incarnation,
@@ -78,7 +79,9 @@ class Sessions:
         return await self._loop.call(lambda: self._admit(request))
 
     async def drop(self, session: SessionId) -> None:
-        await self._loop.call(lambda: self._drop(session))
+        """Idempotent; an engine that was stopped holds nothing any more."""
+        with suppress(TargetLost, DraftLost):
+            await self._loop.call(lambda: self._drop(session))
 
     def find(self, session: SessionId, incarnation: Incarnation) -> Session:
         if incarnation != self._incarnation:

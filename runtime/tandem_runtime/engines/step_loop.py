@@ -245,7 +245,8 @@ class StepLoop:
     def _live(self) -> None:
         while not self._stopping:
             self._take_commands()
-            self._step()
+            if not self._stopping:
+                self._step()
             self._send()
         with self._closing:
             self._closed = True
