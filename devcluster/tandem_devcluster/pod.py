@@ -201,7 +201,9 @@ class PodWorker:
     def _bindings(self, container: Container, folder: Path) -> list[VolumeBinding]:
         hosts = folder / "hosts"
         hosts.write_text(f"127.0.0.1 localhost\n{self.address} {self.workload.name}\n")
+        folders = self._host.machine.folders.items()
         return [
+            *(VolumeBinding(Path(outside), inside, read_only=True) for inside, outside in folders),
             *self._volumes.bindings(container, self.workload.volumes),
             VolumeBinding(hosts, "/etc/hosts", read_only=True),
             VolumeBinding(folder / "termination-message", container.message_path, read_only=False),
