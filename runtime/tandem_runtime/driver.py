@@ -98,11 +98,11 @@ class _Executor:
             await self._do(command)
         except DraftLost:
             self._session.draft_lost()
-        except (SessionLost, StaleOffset) as denied:
-            self._session.target_lost(denied)
-        except TargetLost as lost:
+        except (TargetLost, StaleOffset) as lost:
+            await self._end_run()
             self._session.target_lost(lost)
-            self._engines.target = await self._engines.reopen()
+            if not isinstance(lost, SessionLost | StaleOffset):
+                self._engines.target = await self._engines.reopen()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -179,8 +179,9 @@ class _Executor:
     async def _end_run(self) -> None:
         run, self._run = self._run, None
         if run is not None and isinstance(run[1], AsyncGenerator):
-            with suppress(TandemError):
-                await run[1].aclose()
+            with suppress(TandemError, TimeoutError):
+                async with asyncio.timeout(self._engines.deadlines.close_seconds):
+                    await run[1].aclose()
 
     async def _close(self, engine: TargetEngine | DraftEngine) -> None:
         with suppress(TandemError, TimeoutError):

@@ -48,6 +48,13 @@ def digests_of(folder: Path) -> Digests:
         raise ModelRefused(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
+def tokenizer_digest_of(folder: Path) -> str:
+    """Of a folder that may hold nothing but a tokenizer. Raises ModelRefused."""
+    if not (folder / "tokenizer.json").is_file():
+        raise ModelRefused(f"{folder} has no tokenizer.json; name the folder that holds the model's")
+    return _digest(folder, _TOKENIZER_FILES)
+
+
 def _digest(folder: Path, patterns: Iterable[str]) -> str:
     files = sorted((file for pattern in patterns for file in folder.glob(pattern)), key=lambda file: file.name)
     lines = "".join(f"{_file_digest(file)}  {file.name}\n" for file in files)

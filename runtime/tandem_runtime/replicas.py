@@ -2,11 +2,12 @@
 
 Refuses to know how they were found and connected: discovery and the one-machine server put them here.
 
-A replica that is closed to new sessions stays until its sessions have ended: a pod under deletion drains.
+A replica that takes no new sessions keeps those it has: a pod under deletion drains.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -36,14 +37,16 @@ class Replica(Generic[Engine]):
     capabilities: Capabilities
     ready_since: float | None = None
     connected: Callable[[], bool] = _always
-    accepting: bool = True
+    """Whether the sessions that are there can go on."""
+    accepting: Callable[[], bool] = _always
+    """Whether new sessions are welcome: not on a pod that drains."""
     sessions: int = field(default=0, init=False)
     served: int = field(default=0, init=False)
 
     @property
     def open(self) -> bool:
         """Whether new sessions may go there now."""
-        return self.accepting and self.connected()
+        return self.accepting() and self.connected()
 
     def is_warm(self, *, wall: float) -> bool:
         if self.ready_since is None or self.served >= WARM_AFTER_REQUESTS:
@@ -60,18 +63,14 @@ class Pool(Generic[Engine]):
     def __iter__(self) -> Iterator[Replica[Engine]]:
         return iter(list(self._replicas.values()))
 
-    def admit(self, replica: Replica[Engine]) -> None:
-        """Take in a replica, or replace the one of the same pod."""
+    @contextmanager
+    def holding(self, replica: Replica[Engine]) -> Iterator[None]:
+        """Have the replica in the pool while the block lasts; its sessions may outlive that."""
         self._replicas[replica.uid] = replica
-
-    def remove(self, uid: str) -> None:
-        """Forget a pod; one that is not there is fine."""
-        self._replicas.pop(uid, None)
-
-    def close_to_new(self, uid: str) -> None:
-        """Give the pod no new sessions; those it has go on."""
-        if uid in self._replicas:
-            self._replicas[uid].accepting = False
+        try:
+            yield
+        finally:
+            del self._replicas[replica.uid]
 
     def admitted(self) -> dict[str, int]:
         """Replicas open to sessions, counted by role hash."""

@@ -84,9 +84,7 @@ class Engine:
 
 def load_engine(name: RoleName, options: EngineOptions, *, clock: Clock) -> Engine:
     """Blocks while weights are read. Raises ModelRefused naming file, field or option."""
-    model, facts = _load(options)
-    if options.pace is not None:
-        model = PacedModel(model, cost_named(options.pace), clock=clock, sleep=time.sleep)
+    model, facts = load_model(options, clock=clock)
     match name:
         case RoleName.TARGET:
             target = BatchedTarget(model, facts, clock=clock)
@@ -94,6 +92,14 @@ def load_engine(name: RoleName, options: EngineOptions, *, clock: Clock) -> Engi
         case RoleName.DRAFT:
             draft = BatchedDraft(model, facts, clock=clock)
             return Engine(DraftRole(draft), draft)
+
+
+def load_model(options: EngineOptions, *, clock: Clock) -> tuple[StepModel, EngineFacts]:
+    """The model, paced if asked for, and what its engine is told. Blocks as `load_engine` does."""
+    model, facts = _load(options)
+    if options.pace is not None:
+        model = PacedModel(model, cost_named(options.pace), clock=clock, sleep=time.sleep)
+    return model, facts
 
 
 def _load(options: EngineOptions) -> tuple[StepModel, EngineFacts]:

@@ -27,8 +27,8 @@ from tandem_runtime.domain.tokens import Round
 PRIOR_ACCEPTANCE = 0.7
 PRIOR_STRENGTH = 4.0
 """In observations: the prior speaks until about this many tokens were examined at a position."""
-KEPT_PER_OBSERVATION = 0.98
-"""Acceptance remembers about 50 examined tokens per position."""
+KEPT_PER_OBSERVATION = 0.95
+"""Acceptance remembers about 20 examined tokens per position."""
 LOOSE_STRENGTH = 8.0
 """In observations: while speculation is off, a handful of probes must be able to bring it back."""
 MEAN_SAMPLES = 20

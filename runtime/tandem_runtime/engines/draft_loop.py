@@ -93,6 +93,7 @@ class BatchedDraft:
             tokens.append(token)
             if token in self._end_tokens:
                 break
+        session.output += ids  # the next round's base counts those that were accepted, and overwrites the rest
         q = tuple(rows) if asked.verification is Verification.REJECTION else None
         return Proposal(tuple(ids), q, self._clock.monotonic() - began)
 
