@@ -67,7 +67,7 @@ def test_the_last_ten_are_kept_newest_first() -> None:
     kept: tuple[object, ...] = ()
     for number in range(12):
         kept = keep({"number": number}, kept)  # type: ignore[arg-type] # documents
-        kept = keep({"number": number}, kept)  # type: ignore[arg-type] # the same again
+        kept = keep({"number": number}, kept)
     assert [policy["number"] for policy in kept] == list(range(11, 1, -1))  # type: ignore[index] # documents
     assert len(kept) == KEPT
 
