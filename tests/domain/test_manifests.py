@@ -221,7 +221,8 @@ def test_the_fetcher_alone_sees_the_hubs_secret() -> None:
 
 def test_a_pair_without_a_draft_has_no_draft_deployment() -> None:
     data = data_of({"target": SMALLEST["target"], "draft": {"method": "None"}})
-    assert data["draft"] is None
+    assert "draft" not in data
+    assert all("draft" not in data[part] for part in ("values", "resolved", "templates", "live"))
     with pytest.raises(Bug, match="have no draft"):
         role_deployment(OWNER, Role.DRAFT, data, live={}, replicas=1)
 

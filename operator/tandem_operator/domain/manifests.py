@@ -42,6 +42,7 @@ NodeLabels = Sequence[Mapping[str, str]]
 def revision_data(spec: Spec, owner: Owner, settings: OperatorTerms, *, nodes: NodeLabels | None) -> dict[str, object]:
     """The data of a ControllerRevision: hashes, normalised values, what was resolved, and the templates that follow.
 
+    A pair without a draft has the key `draft` nowhere.
     `nodes` is None where the operator may not read them. Raises SpecError when an accelerator is not in the table.
     """
     revision = revision_of(spec)
@@ -52,18 +53,21 @@ def revision_data(spec: Spec, owner: Owner, settings: OperatorTerms, *, nodes: N
     return {
         "version": DATA_VERSION,
         "hashVersion": HASH_VERSION,
-        "target": revision.target,
-        "draft": revision.draft,
-        "adapters": revision.adapters,
-        "values": {"target": target_values(spec.target), "draft": draft_values(spec.draft)},
-        "resolved": {"target": _resolved(target), "draft": draft and _resolved(draft)},
-        "templates": {
-            "target": templates.engine_base(owner, target),
-            "draft": draft and templates.engine_base(owner, draft),
-            "gateway": gateway,
-        },
-        "live": {"target": templates.target_live(spec.target), "draft": draft and templates.draft_live(spec.draft)},
+        **_present(target=revision.target, draft=revision.draft, adapters=revision.adapters),
+        "values": _present(target=target_values(spec.target), draft=draft_values(spec.draft)),
+        "resolved": _present(target=_resolved(target), draft=draft and _resolved(draft)),
+        "templates": _present(
+            target=templates.engine_base(owner, target),
+            draft=draft and templates.engine_base(owner, draft),
+            gateway=gateway,
+        ),
+        "live": _present(target=live_part(spec, Role.TARGET), draft=draft and live_part(spec, Role.DRAFT)),
     }
+
+
+def _present(**values: object) -> dict[str, object]:
+    """Those that are there: clients refuse null in a ControllerRevision."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def controller_revision(owner: Owner, *, name: str, number: int, data: JsonObject) -> JsonObject:
@@ -99,7 +103,7 @@ def role_deployment(owner: Owner, role: Role, data: JsonObject, *, live: JsonObj
 
     Raises Bug for the draft of a pair without one.
     """
-    named = data[str(role)]
+    named = data.get(str(role))
     if not isinstance(named, str):
         raise Bug(f"revision data of {owner.name} have no {role}")
     role_hash = RoleHash(named)
