@@ -9,6 +9,7 @@ The admin side comes first and says "loading" while the model loads on another t
 import asyncio
 import hashlib
 import logging
+import os
 import threading
 import time
 import uuid
@@ -21,6 +22,9 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from prometheus_client import CollectorRegistry, Gauge
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from tandem_runtime.admin import admin_app, http_server
 from tandem_runtime.domain.tokens import Incarnation
@@ -29,6 +33,7 @@ from tandem_runtime.engines.pace import PacedModel, cost_named
 from tandem_runtime.engines.scripted import SCHEME, load_scripted_model
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
+from tandem_runtime.memory import working_set_bytes
 from tandem_runtime.model_folder import digests_of
 from tandem_runtime.ports import Clock, StepModel
 from tandem_runtime.tokenizer import FolderTokenizer
@@ -73,6 +78,7 @@ class Engine:
 
     role: Role
     running: AbstractContextManager[object]
+    model: StepModel
 
     def __enter__(self) -> Self:
         self.running.__enter__()
@@ -88,10 +94,10 @@ def load_engine(name: RoleName, options: EngineOptions, *, clock: Clock) -> Engi
     match name:
         case RoleName.TARGET:
             target = BatchedTarget(model, facts, clock=clock)
-            return Engine(TargetRole(target), target)
+            return Engine(TargetRole(target), target, model)
         case RoleName.DRAFT:
             draft = BatchedDraft(model, facts, clock=clock)
-            return Engine(DraftRole(draft), draft)
+            return Engine(DraftRole(draft), draft, model)
 
 
 def load_model(options: EngineOptions, *, clock: Clock) -> tuple[StepModel, EngineFacts]:
@@ -149,11 +155,18 @@ class _State:
 
     starting: str | None = "the model is loading"
     server: EngineServer | None = None
+    engine: Engine | None = None
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
     def __post_init__(self) -> None:
         gauge = Gauge("tandem_engine_sessions", "Sessions that the engine holds now.", registry=self.registry)
         gauge.set_function(lambda: self.server.sessions if self.server else 0)
+
+    async def memory(self, _: Request) -> Response:
+        """What the operator's memory check reads. This engine refuses what does not fit and never preempts."""
+        kv_used = self.engine.model.kv_used if self.engine else 0.0
+        held = working_set_bytes(process=os.getpid())
+        return JSONResponse({"workingSetBytes": held, "kvBasisPoints": round(kv_used * 10_000), "preempting": False})
 
     def trouble(self) -> str | None:
         return self.starting or (self.server.refusal if self.server else None)
@@ -164,7 +177,8 @@ async def serve_role(
 ) -> None:
     """Serve what `load` gives until `ending` is set, then drain. Raises ModelRefused and OSError (a port in use)."""
     state = _State()
-    app = admin_app(trouble=state.trouble, registry=state.registry)
+    routes = [Route("/internal/memory", state.memory)]
+    app = admin_app(trouble=state.trouble, registry=state.registry, routes=routes)
     async with http_server(app, host=options.host, port=options.admin_port) as admin_port:
         logger.info("loading role=%s admin=%s:%d", name, options.host, admin_port)
         engine = await _loaded(load, ending)
@@ -178,7 +192,7 @@ async def _serve(
     engine: Engine, options: ServeOptions, state: _State, *, ending: asyncio.Event, name: RoleName
 ) -> None:
     async with EngineServer(engine.role, host=options.host, port=options.port) as server:
-        state.server, state.starting = server, None
+        state.server, state.engine, state.starting = server, engine, None
         logger.info("serving role=%s address=%s:%d", name, options.host, server.port)
         await ending.wait()
         logger.info("draining role=%s sessions=%d", name, server.sessions)
