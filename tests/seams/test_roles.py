@@ -47,6 +47,24 @@ def likeliest(prefix: tuple[int, ...]) -> int:
     return logits.index(max(logits))
 
 
+async def test_a_target_tells_how_much_memory_it_holds() -> None:
+    port, admin_port = free_ports()
+    async with (
+        role("target", port, admin_port),
+        RemoteTarget(f"127.0.0.1:{port}", backoff=QUICK) as remote,
+        httpx.AsyncClient() as client,
+    ):
+        await remote.wait_connected()
+        memory = f"http://127.0.0.1:{admin_port}/internal/memory"
+        empty = (await client.get(memory)).json()
+        opened = await remote.open(opening("s", prompt=(1,) * 1000))
+        await remote.verify(verify(opened, "s"))
+        held = (await client.get(memory)).json()
+    assert empty == {"workingSetBytes": empty["workingSetBytes"], "kvBasisPoints": 0, "preempting": False}
+    assert 10 * 2**20 < empty["workingSetBytes"] < 4 * 2**30
+    assert held["kvBasisPoints"] == round(1000 / (64 * 4096) * 10_000)
+
+
 async def test_a_target_process_judges_and_drains_at_sigterm() -> None:
     port, admin_port = free_ports()
     async with role("target", port, admin_port) as child:
