@@ -7,6 +7,7 @@ Rollouts #1466 (C34), xdlc-agent #40 (C35), Elastic cloud-on-k8s #336 (C37), kop
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -17,6 +18,7 @@ from tandem_operator.domain.decide import decide
 from tandem_operator.domain.observed import dump, load
 from tandem_operator.domain.progress import Stage
 from tandem_operator.domain.revision import revision_of
+from tandem_operator.domain.samples import Document, Scrape
 from tandem_operator.domain.spec import parse
 
 V1, V2, V3 = "1" * 40, "2" * 40, "3" * 40
@@ -519,6 +521,28 @@ def test_a_status_that_a_backup_dropped_changes_nothing_that_serves() -> None:
     world.run(30)
     assert (world.stable, dict(world.objects)) == (v1, before)
     assert stage(world) is Stage.STABLE
+
+
+def test_a_damaged_status_is_no_more_than_a_lost_one() -> None:
+    world = installed(QUICK, rate=5)
+    v1 = world.stable
+    world.status = {**world.status, "progress": {"rollout": {"stage": "Elsewhere"}}}
+    world.run(30)
+    assert (world.stable, stage(world)) == (v1, Stage.STABLE)
+
+
+def test_a_policy_that_was_deleted_comes_back_under_a_new_number() -> None:
+    world = installed(QUICK, rate=5)
+    before = world.policy()
+    assert before is not None
+    for gateway in (pod.name for pod in world.pods() if pod.role == "gateway"):
+        world.gateways[gateway].policy = before["number"]
+    kept = world.objects.pop(("ConfigMap", "chat-policy"))
+    seen = world.observed()
+    documents = {name: Document(boot=name, policy=before["number"], serving=True) for name in world.gateways}
+    world.objects[("ConfigMap", "chat-policy")] = kept
+    again = decide(replace(seen, scrape=Scrape(seen.now, documents))).policy
+    assert again == {**before, "number": before["number"] + 1}
 
 
 # Needless writes, other owners, truthful status

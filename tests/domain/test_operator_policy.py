@@ -28,7 +28,7 @@ TERMS = Terms(
 
 
 def test_the_policy_is_as_the_contract_writes_it() -> None:
-    assert build(TERMS, []) == {
+    assert build(TERMS, [], number=1) == {
         "version": 1,
         "number": 1,
         "servedModelName": "chat",
@@ -51,16 +51,16 @@ def test_the_policy_is_as_the_contract_writes_it() -> None:
 
 
 def test_the_same_content_keeps_its_number_and_another_gets_the_next() -> None:
-    first = build(TERMS, [])
-    assert build(TERMS, [first]) == first
+    first = build(TERMS, [], number=1)
+    assert build(TERMS, [first], number=2) == first
     changed_terms = replace(TERMS, state=SpeculationState.OFF)
-    assert build(changed_terms, [{**first, "number": 41}])["number"] == 42
+    assert build(changed_terms, [first], number=42)["number"] == 42
 
 
 def test_going_back_to_an_earlier_content_is_a_new_policy() -> None:
-    first = build(TERMS, [])
-    second = build(replace(TERMS, on_trial=True), [first])
-    assert build(TERMS, [second, first])["number"] == 3
+    first = build(TERMS, [], number=1)
+    second = build(replace(TERMS, on_trial=True), [first], number=2)
+    assert build(TERMS, [second, first], number=3)["number"] == 3
 
 
 def test_the_last_ten_are_kept_newest_first() -> None:
@@ -85,17 +85,17 @@ def test_the_last_ten_are_kept_newest_first() -> None:
 def test_a_state_of_the_breaker_is_told_in_the_gateways_words(
     state: SpeculationState, on_trial: bool, told: str, off: int
 ) -> None:
-    found = build(replace(TERMS, state=state, on_trial=on_trial), [])
+    found = build(replace(TERMS, state=state, on_trial=on_trial), [], number=1)
     assert (found["speculation"]["state"], found["control"]["offPercent"]) == (told, off)  # type: ignore[index] # JSON
 
 
 def test_revisions_with_different_targets_are_assigned_by_session() -> None:
     apart = {**SHARED, "b07d51ee": Revision(target=RoleHash("00000002"), draft=None)}
-    found = build(replace(TERMS, pairs=apart), [])
+    found = build(replace(TERMS, pairs=apart), [], number=1)
     assert found["assignment"] == "Session"
     assert found["revisions"][1]["draft"] is None  # type: ignore[index] # JSON
 
 
 def test_the_served_name_is_the_spec_s_where_it_has_one() -> None:
     named = replace(TERMS, spec=parse(changed(BASE, servedModelName="gpt")))
-    assert build(named, [])["servedModelName"] == "gpt"
+    assert build(named, [], number=1)["servedModelName"] == "gpt"

@@ -204,7 +204,7 @@ def _policy(
         on_trial=rollout.on_trial(course.progress.rollout)
         and any(share.revision != at.stable_name and (share.weight or share.shadow) for share in weights),
     )
-    return policy.build(terms, at.policies)
+    return policy.build(terms, at.policies, number=at.next_policy)
 
 
 def _pods(at: Situation, course: Course) -> tuple[PodsWanted, ...]:

@@ -66,8 +66,7 @@ def _same(wanted: object, live: object, path: str) -> bool:
 
 
 def _is_amount(path: str) -> bool:
-    parent, _, name = path.rpartition(".")
-    return name == "sizeLimit" or parent.rpartition(".")[2] in ("requests", "limits")
+    return path.endswith(".sizeLimit") or ".requests." in path or ".limits." in path
 
 
 def _amount(value: object) -> object:

@@ -81,8 +81,11 @@ def begin(canary: str, stable: str, *, since: int, now: datetime) -> Evidence:
 
 
 def read(saved: object) -> Evidence | None:
-    """The saved document; None where none was saved; raises RecordError when it is damaged."""
-    return None if saved is None else record.load(Evidence, saved)
+    """The saved document; None where none was saved or somebody broke it: the canary then gathers anew."""
+    try:
+        return None if saved is None else record.load(Evidence, saved)
+    except record.RecordError:
+        return None
 
 
 def add(before: Evidence, scrape: Scrape, *, gateways: Iterable[str], slot_seconds: int) -> Evidence:

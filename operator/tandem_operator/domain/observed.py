@@ -200,13 +200,20 @@ class Observed:
 
     @property
     def progress(self) -> Progress:
-        return progress.read(self.resource.status) or Progress()
+        """What status remembers; nothing, where it was dropped or damaged: what serves is not kept there."""
+        try:
+            return progress.read(self.resource.status) or Progress()
+        except record.RecordError:
+            return Progress()
 
     def config(self, suffix: str, key: str) -> object:
-        """The JSON under `key` of the ConfigMap `<name>-<suffix>`; None where it is not there."""
+        """The JSON under `key` of the ConfigMap `<name>-<suffix>`; None where there is none, or somebody broke it."""
         child = self.child("ConfigMap", f"{self.resource.name}-{suffix}")
-        held = None if child is None else texts(child.body, "data").get(key)
-        return None if held is None else json.loads(held)
+        found = "" if child is None else text(child.body, "data", key)
+        try:
+            return json.loads(found) if found else None
+        except ValueError:
+            return None
 
     @property
     def documents(self) -> Mapping[str, Document]:
