@@ -70,7 +70,7 @@ class Stage:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=self._environment())
         self.forwards.append(process)
         assert process.stdout is not None
-        address = process.stdout.readline().strip()
+        address = process.stdout.readline().partition(" ")[0].strip()
         if not address:
             raise StoryError(f"the relay to service {service} ended at once with status {process.wait()}")
         return address
