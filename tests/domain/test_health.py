@@ -62,7 +62,7 @@ def with_slots(**slots: tuple[int, float]) -> Evidence:
 
 
 def result(name: str, evidence: Evidence | None, rules: Analysis = RULES, **more: bool) -> CheckResult:
-    asked = replace(Question(analysis=rules, evidence=evidence, target="t"), **more)
+    asked = replace(Question(analysis=rules, evidence=evidence, target="t"), **more)  # type: ignore[arg-type] # flags
     return next(found for found in assess(asked) if found.name == name)
 
 

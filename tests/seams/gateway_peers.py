@@ -137,7 +137,7 @@ async def running_gateway(
                 yield Running(url, gateway, http, clock)
 
 
-async def until(condition: Callable[[], bool], *, seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], *, seconds: float = 30.0) -> None:
     """Returns once `condition` holds; the test fails if it does not in time."""
     async with asyncio.timeout(seconds):
         while not condition():

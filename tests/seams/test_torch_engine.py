@@ -180,7 +180,14 @@ def test_bf16_computes_nearly_the_same(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [({"dtype": "int3"}, "--dtype int3.*fp32 or bf16"), ({"max_length": 4000}, "--max-length 4000.*200")],
+    [
+        ({"dtype": "int3"}, "--dtype int3.*fp32 or bf16"),
+        ({"max_length": 4000}, "--max-length 4000.*200"),
+        ({"max_length": 0}, "--max-length 0"),
+        ({"max_sessions": 0}, "--max-sessions 0"),
+        ({"threads": 0}, "--threads 0"),
+        ({"max_sessions": 10**12}, f"--max-sessions {10**12}.*lower"),
+    ],
 )
 def test_an_option_that_cannot_be_met_is_refused_by_name(folder: Path, options: dict[str, object], named: str) -> None:
     with pytest.raises(ModelRefused, match=named):
