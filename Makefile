@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "==> environment in $(VENV) (about 1 minute; torch is large)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt uv
-	$(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python -c constraints.txt -e '.[operator,runtime]' --group test --group lint --group devcluster
+	$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt -e '.[operator,runtime]' --group test --group lint --group devcluster
 	@touch $@
 
 setup: $(STAMP) ## make the Python environment

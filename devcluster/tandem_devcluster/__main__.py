@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,6 +89,14 @@ def _add_up(verbs: "Verbs") -> None:
     up = _verb(verbs, "up", _up, "start the cluster")
     up.add_argument("--port", type=int, default=0, help="the API server's port on 127.0.0.1 (default: any free one)")
     up.add_argument("--node", action="append", metavar=_NODE_FORM, help="a node, instead of the default ones")
+    up.add_argument(
+        "--folder",
+        action="append",
+        default=[],
+        metavar="INSIDE=OUTSIDE",
+        type=_folder,
+        help="show a folder of this machine to every container, read-only, as if its image held it",
+    )
     up.add_argument("--backoff-base", type=float, default=10.0, help="seconds before a container's second restart")
 
 
@@ -112,6 +121,13 @@ def _add_forward(verbs: "Verbs") -> None:
     verb.add_argument("--namespace", "-n", default="default")
 
 
+def _folder(text: str) -> tuple[str, str]:
+    inside, _, outside = text.partition("=")
+    if not inside.startswith("/") or not Path(outside).is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is not /path/inside=FOLDER with a folder that exists")
+    return inside, str(Path(outside).resolve())
+
+
 def _build(_: argparse.Namespace) -> None:
     print(asyncio.run(ensure_built()))
 
@@ -121,6 +137,7 @@ def _up(given: argparse.Namespace) -> None:
     machines: tuple[Machine, ...] = DEFAULT_MACHINES
     if given.node:
         machines = tuple(parse_machine(text, number) for number, text in enumerate(given.node, FIRST_NUMBER))
+    machines = tuple(replace(machine, folders=dict(given.folder)) for machine in machines)
     start(given.state, program, Plan(machines, given.port, given.backoff_base))
     print(f"==> ready: {', '.join(machine.name for machine in machines)}")
     _env(given)

@@ -68,6 +68,7 @@ class ContainerRunner:
         self._stopping = asyncio.Event()
         self._started = asyncio.Event()
         self._crashes = 0
+        self._attempt = status.restarts  # the run that is or comes next; status shows it once it has begun
 
     async def run(self) -> int:
         """Run until the restart policy or `stop` ends it; the last exit code."""
@@ -79,7 +80,7 @@ class ContainerRunner:
             self._crashes = 1 if time.monotonic() - begun > RESET_AFTER_SECONDS else self._crashes + 1
             if await self._pause():
                 return ended.exit_code
-            self._update(replace(self.status, restarts=self.status.restarts + 1))
+            self._attempt += 1
 
     async def wait_started(self) -> None:
         """Return once the startup probe has succeeded; used for sidecars."""
@@ -107,7 +108,9 @@ class ContainerRunner:
         return await self._process.execute(command, timeout_seconds=timeout_seconds)
 
     def log_file(self, *, previous: bool = False) -> Path:
-        return self._around.folder / f"{self.status.restarts - (1 if previous else 0)}.log"
+        """The log of the latest run; `previous` is the last one that ended, which in a back-off is that same run."""
+        back = 1 if previous and not isinstance(self.status.state, Waiting) else 0
+        return self._around.folder / f"{self._attempt - back}.log"
 
     @property
     def is_running(self) -> bool:
@@ -120,7 +123,8 @@ class ContainerRunner:
         except ContainerStartError as error:
             self._around.events.warning("Failed", f"Error: {error}")
             return self._terminated(Terminated(_START_ERROR, "StartError", started_at, now_seconds(), str(error)))
-        self._update(replace(self.status.moved(Running(started_at)), started=self.container.startup is None))
+        begun = self.status.moved(Running(started_at))
+        self._update(replace(begun, started=self.container.startup is None, restarts=self._attempt))
         self._around.events.normal("Started", f"Started container {self.container.name}")
         cause = _Cause()
         watching = asyncio.create_task(self._watch(process, cause))
@@ -248,7 +252,7 @@ class ContainerRunner:
     def _terminated(self, end: Terminated) -> Terminated:
         self._process = None
         self._started.clear()
-        self._update(self.status.moved(end))
+        self._update(replace(self.status.moved(end), restarts=self._attempt))
         return end
 
     def _update(self, status: ContainerStatus) -> None:

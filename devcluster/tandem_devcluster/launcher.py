@@ -96,12 +96,15 @@ def _make_root(scratch: Path, orders: dict[str, Any]) -> None:
     linux.pivot_root(str(root), str(root) + _HOST)
     os.chdir("/")
     for mount in orders["mounts"]:
-        _bind_volume(mount["source"], mount["target"], read_only=mount["read_only"])
-    linux.detach(_HOST)
-    os.rmdir(_HOST)
+        _make_place(mount["source"], mount["target"])
     if orders["read_only_root"]:
+        # Before the volumes come: one that lies on a top-level folder would be made read-only in its stead.
         for layer in (*layers, "/"):
             linux.mount("none", layer, flags=linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY)
+    for mount in orders["mounts"]:
+        _make_place(mount["source"], mount["target"])  # once more: the place may lie in a volume that came just now
+        _bind_volume(mount["source"], mount["target"], read_only=mount["read_only"])
+    linux.detach(_HOST)
 
 
 def _mount_points() -> list[str]:
@@ -155,14 +158,17 @@ def _mount_system(root: Path) -> None:
         (root / "dev" / name).symlink_to(f"/proc/self/{target}")
 
 
-def _bind_volume(source: str, target: str, *, read_only: bool) -> None:
+def _make_place(source: str, target: str) -> None:
     outside, inside = Path(_HOST + source), Path(target)
     if outside.is_dir():
         inside.mkdir(parents=True, exist_ok=True)
-    else:
+    elif not inside.exists():
         inside.parent.mkdir(parents=True, exist_ok=True)
-        inside.touch(exist_ok=True)
-    linux.mount(str(outside), target, flags=linux.MS_BIND)
+        inside.touch()
+
+
+def _bind_volume(source: str, target: str, *, read_only: bool) -> None:
+    linux.mount(_HOST + source, target, flags=linux.MS_BIND)
     if read_only:
         linux.mount("none", target, flags=linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY)
 

@@ -21,8 +21,6 @@ from tandem_devcluster.state import Running, StateFolder, start_ticks
 
 _STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.02
-_INNER_LISTENER, _INNER_HERALD = 200, 201  # descriptor numbers in the supervisor
-_PACKAGE_PARENT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +44,20 @@ def start(state: StateFolder, program: Path, plan: Plan) -> Running:
     with state.locked():
         if (running := state.running()) is not None:
             raise StateError(f"a dev cluster already runs in {state.root} (process {running.pid})")
-        listener = listen_outside(plan.api_port)
-        try:
-            state.prepare()
-        except OSError as error:
-            raise StateError(f"cannot write to {state.root}: {error.strerror}; choose another with --state") from error
-        state.set_machines(plan.machines)
-        _install_clients(state, program)
-        with listener:
-            return _start_and_hear(state, program, plan, listener)
+        with listen_outside(plan.api_port) as listener:
+            try:
+                state.prepare()
+                state.set_machines(plan.machines)
+                _install_clients(state, program)
+                return _start_and_hear(state, program, plan, listener)
+            except OSError as error:
+                raise StateError(f"cannot write to {state.root}: {error}; free space, or choose --state") from error
 
 
 def stop(state: StateFolder) -> bool:
     """End the cluster; whether there was one. Logs stay until the next start."""
+    if not state.root.exists():
+        return False
     with state.locked():
         running = state.running()
         if running is None:
@@ -95,16 +94,17 @@ def _orders(state: StateFolder, program: Path, plan: Plan, port: int) -> list[st
 def _spawn(state: StateFolder, orders: list[str], listener: int, herald: int) -> int:
     """Start the supervisor as leader of a session of its own, holding both descriptors; its process id."""
     command = [sys.executable, "-m", "tandem_devcluster.supervisor", *orders]
-    command += ["--listener", str(_INNER_LISTENER), "--herald", str(_INNER_HERALD)]
+    for name, descriptor in (("--listener", listener), ("--herald", herald)):
+        os.set_inheritable(descriptor, True)
+        command += [name, str(descriptor)]
     log = os.open(state.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    descriptors = ((log, 1), (log, 2), (listener, _INNER_LISTENER), (herald, _INNER_HERALD))
-    actions: list[tuple[int, int, int]] = [(os.POSIX_SPAWN_DUP2, source, target) for source, target in descriptors]
+    outputs = [(os.POSIX_SPAWN_DUP2, log, 1), (os.POSIX_SPAWN_DUP2, log, 2)]
     try:
         return os.posix_spawn(
             sys.executable,
             command,
-            os.environ | {"PYTHONPATH": str(_PACKAGE_PARENT)},
-            file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), *actions],
+            os.environ,
+            file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), *outputs],
             setsid=True,
         )
     finally:

@@ -5,7 +5,8 @@ in MiB), the taint is the one that GKE puts on GPU nodes.
 """
 
 import platform
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from tandem_devcluster.errors import StateError
@@ -26,7 +27,10 @@ _GPU_TRAITS = {
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One pretended machine. `number` picks its addresses (10.244.<number>.0/24); `failed` means switched off."""
+    """One pretended machine. `number` picks its addresses (10.244.<number>.0/24); `failed` means switched off.
+
+    `folders` are shown to every container, read-only, as if its image held them: path inside to path on this machine.
+    """
 
     name: str
     number: int
@@ -35,6 +39,7 @@ class Machine:
     cpu: str = _DEFAULT_CPU
     memory: str = _DEFAULT_MEMORY
     failed: bool = False
+    folders: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def address(self) -> str:

@@ -177,7 +177,7 @@ def _base_environment() -> dict[str, str]:
     """What every container finds: the project's own programs first on PATH, and where the API server is."""
     return {
         "PATH": f"{Path(sys.executable).parent}:{_SYSTEM_PATH}",
-        "HOME": "/root",
+        "HOME": "/tmp",  # noqa: S108 - the container's own, and every user may write there
         "KUBERNETES_SERVICE_HOST": GATEWAY_ADDRESS,
         "KUBERNETES_SERVICE_PORT": str(API_PORT),
         "KUBERNETES_SERVICE_PORT_HTTPS": str(API_PORT),

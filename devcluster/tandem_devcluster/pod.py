@@ -9,7 +9,7 @@ import logging
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 _MOUNT_RETRY_SECONDS = 1.0
 _WRITE_RETRY_SECONDS = 0.5
 _REFRESH_SECONDS = 20.0  # of volumes made of config maps, secrets and tokens; a kubelet takes about a minute
-_LOST = Terminated(137, "ContainerStatusUnknown", "", "", "the node's agent ended, and its containers with it")
+_LOST_CODE = 137
 _GONE = (404, 409)  # the pod is no more, or another pod has its name
 
 
@@ -175,9 +175,7 @@ class PodWorker:
         before = next((entry for entry in known if entry["name"] == container.name), None)
         if before is None or (before["restartCount"] == 0 and "waiting" in before["state"]):
             return status
-        return ContainerStatus(
-            container.name, container.image, status.state, last=_LOST, restarts=before["restartCount"] + 1
-        )
+        return replace(status, last=_lost_run(now_seconds()), restarts=before["restartCount"] + 1)
 
     async def _orders(self, container: Container) -> LaunchOrders:
         try:
@@ -203,7 +201,9 @@ class PodWorker:
     def _bindings(self, container: Container, folder: Path) -> list[VolumeBinding]:
         hosts = folder / "hosts"
         hosts.write_text(f"127.0.0.1 localhost\n{self.address} {self.workload.name}\n")
+        folders = self._host.machine.folders.items()
         return [
+            *(VolumeBinding(Path(outside), inside, read_only=True) for inside, outside in folders),
             *self._volumes.bindings(container, self.workload.volumes),
             VolumeBinding(hosts, "/etc/hosts", read_only=True),
             VolumeBinding(folder / "termination-message", container.message_path, read_only=False),
@@ -292,6 +292,13 @@ class PodWorker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _lost_run(now: str) -> Terminated:
+    """How a run ended that nobody saw ending; a kubelet words it so too."""
+    return Terminated(
+        _LOST_CODE, "ContainerStatusUnknown", now, now, "the node's agent ended, and its containers with it"
+    )
 
 
 async def _run(runner: ContainerRunner) -> None:

@@ -101,7 +101,7 @@ class Prober:
         url = f"{check.scheme.lower()}://{host}:{check.port}/{check.path.lstrip('/')}"
         async with (
             aiohttp.ClientSession(headers=_probe_headers(check)) as session,
-            session.get(url, allow_redirects=False, ssl=_UNVERIFIED) as answer,
+            session.get(url, allow_redirects=False, ssl=_UNVERIFIED if check.scheme == "HTTPS" else True) as answer,
         ):
             return Answer(200 <= answer.status < 400, f"GET {check.path} answered {answer.status}")
 

@@ -18,6 +18,7 @@ from tandem_devcluster.machine import DEFAULT_MACHINES, Machine
 
 CONTEXT = "tandem-devcluster"
 _MARKER = "this-is-a-tandem-devcluster"
+_LOCK = "lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,46 +73,38 @@ class StateFolder:
     def node(self, name: str) -> Path:
         return self.root / "nodes" / name
 
-    def prepare(self) -> None:
-        """Make an empty folder of ours, clearing what an earlier cluster left behind.
-
-        Raises:
-            StateError: the folder holds something that no dev cluster made.
-        """
-        marker = self.root / _MARKER
-        if self.root.exists() and any(self.root.iterdir()) and not marker.exists():
-            raise StateError(f"{self.root} is not empty and not a dev cluster's; choose another folder with --state")
-        self.clear()
-        self.root.mkdir(parents=True, exist_ok=True)
-        marker.touch()
-        for folder in (self.bin, self.pki, self.logs):
-            folder.mkdir(mode=0o700)
-
-    def clear(self) -> None:
-        """Remove all but the lock and the marker; a folder that is not ours is left alone."""
-        if not (self.root / _MARKER).exists():
-            return
-        for entry in self.root.iterdir():
-            if entry.name in (_MARKER, "lock"):
-                continue
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-
-    def remove(self) -> None:
-        """Remove the folder when it is ours."""
-        if (self.root / _MARKER).exists():
-            shutil.rmtree(self.root)
-
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder against a second `up` or `down`; the kernel releases it when the holder dies."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        (self.root / _MARKER).touch() if not any(self.root.iterdir()) else None
-        with (self.root / "lock").open("w") as lock:
+        """Claim the folder and hold it against a second `up` or `down`; the kernel releases it when the holder dies.
+
+        Raises:
+            StateError: another holds it, or it holds something that no dev cluster made, or it cannot be written.
+        """
+        self._claim()
+        with (self.root / _LOCK).open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise StateError(f"another up or down is at work in {self.root}; wait for it to end") from error
             yield
+
+    def _claim(self) -> None:
+        marker = self.root / _MARKER
+        if self.root.exists() and not marker.exists() and any(self.root.iterdir()):
+            raise StateError(f"{self.root} is not empty and not a dev cluster's; choose another folder with --state")
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            marker.touch()
+        except OSError as error:
+            raise StateError(f"cannot write to {self.root} ({error.strerror}); choose another with --state") from error
+
+    def prepare(self) -> None:
+        """Clear what an earlier cluster left in a locked folder, and make its parts anew."""
+        for entry in self.root.iterdir():
+            if entry.name not in (_MARKER, _LOCK):
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        for folder in (self.bin, self.pki, self.logs):
+            folder.mkdir(mode=0o700)
 
     def record(self, running: Running) -> None:
         write_atomically(self.root / "cluster.json", json.dumps(asdict(running)))

@@ -12,17 +12,20 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Container, Sequence
+from collections.abc import Container, Coroutine
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from tandem_devcluster.api import Api, build_path, wait_until_ready
 from tandem_devcluster.certificates import Authority, Identity
+from tandem_devcluster.child import Child
 from tandem_devcluster.components import (
     API_PORT,
     INNER_SERVER,
     Component,
+    Credentials,
     build_api_server,
     build_controller_manager,
     build_etcd,
@@ -40,8 +43,6 @@ from tandem_devcluster.state import StateFolder
 _log = logging.getLogger("tandem_devcluster.supervisor")
 
 _READY_SECONDS = 90.0  # usual is 4; a machine busy with other work may take long
-_RESTART_PAUSE_SECONDS = 1.0
-_STOP_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,70 +57,27 @@ class Orders:
     backoff_base_seconds: float
 
 
-@dataclass(slots=True)
-class _Child:
-    """A process that is started again whenever it ends, until it is dismissed."""
-
-    name: str
-    command: Sequence[str]
-    log: Path
-    process: asyncio.subprocess.Process | None = None
-    task: "asyncio.Task[None] | None" = field(default=None, repr=False)
-
-    def start(self) -> None:
-        self.task = asyncio.create_task(self._keep_running(), name=self.name)
-
-    async def _keep_running(self) -> None:
-        while True:
-            with self.log.open("ab") as output:
-                self.process = await asyncio.create_subprocess_exec(
-                    *self.command, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output
-                )
-            code = await self.process.wait()
-            _log.warning("%s ended with %d; its log is %s", self.name, code, self.log)
-            await asyncio.sleep(_RESTART_PAUSE_SECONDS)
-
-    async def dismiss(self, number: signal.Signals) -> None:
-        """End it for good: with SIGTERM it has some seconds to finish."""
-        assert self.task is not None
-        self.task.cancel()
-        if self.process is None or self.process.returncode is not None:
-            return
-        with suppress(ProcessLookupError):
-            self.process.send_signal(number)
-        try:
-            await asyncio.wait_for(self.process.wait(), _STOP_SECONDS)
-        except TimeoutError:
-            self.process.kill()
-
-
 class Supervisor:
     """The whole cluster, from inside."""
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
         self._state = orders.state
-        self._nodes: dict[str, _Child] = {}
+        self._components: list[Child] = []
+        self._nodes: dict[str, Child] = {}
         self._machines_changed = asyncio.Event()
+        self._first_end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
         """Bring everything up, say so, and stay until cancelled.
 
         Raises:
-            StartError: a component did not become ready.
+            StartError: a component ended or did not become ready.
         """
         credentials = issue_credentials(self._state, api_port=self._orders.api_port)
-        self._start(build_etcd(self._state))
-        self._start(build_api_server(self._state, credentials))
-        listener = socket.socket(fileno=self._orders.listener)
-        server = await relay(listener, _api_server)
+        server = await relay(socket.socket(fileno=self._orders.listener), _api_server)
         async with server, Api(read_access(self._state.inner_kubeconfig)) as api:
-            await self._wait_for_api(api)
-            self._announce("API server ready")
-            self._start(build_controller_manager(self._state, credentials))
-            self._start(build_scheduler(self._state))
-            await self._match_machines(api, credentials.authority)
-            await self._wait_for_nodes(api)
+            await self._unless_something_ends(self._bring_up(api, credentials))
             self._announce("ready")
             os.close(self._orders.herald)
             await self._follow_machines(api, credentials.authority)
@@ -127,9 +85,34 @@ class Supervisor:
     def machines_changed(self) -> None:
         self._machines_changed.set()
 
+    async def _bring_up(self, api: Api, credentials: Credentials) -> None:
+        self._start(build_etcd(self._state))
+        self._start(build_api_server(self._state, credentials))
+        await self._wait_for_api(api)
+        self._announce("API server ready")
+        self._start(build_controller_manager(self._state, credentials))
+        self._start(build_scheduler(self._state))
+        await self._match_machines(api, credentials.authority)
+        await self._wait_for_nodes(api)
+
+    async def _unless_something_ends(self, work: Coroutine[None, None, None]) -> None:
+        """Later a program that ends is started again; while the cluster comes up, its end is the answer."""
+        task = asyncio.ensure_future(work)
+        waited: tuple[asyncio.Future[Any], ...] = (task, self._first_end)
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            task.cancel()
+            raise StartError(self._first_end.result())
+        await task
+
+    def _something_ended(self, sentence: str) -> None:
+        if not self._first_end.done():
+            self._first_end.set_result(sentence)
+
     def _start(self, component: Component) -> None:
         command = (str(self._orders.program), component.name, *component.flags)
-        _Child(component.name, command, self._state.logs / f"{component.name}.log").start()
+        log = self._state.logs / f"{component.name}.log"
+        self._components.append(Child(component.name, command, log, self._something_ended))
 
     def _announce(self, text: str) -> None:
         """Tell the waiting `up`; when it is gone, the broken pipe ends this half-started cluster."""
@@ -172,7 +155,7 @@ class Supervisor:
             self._nodes[name] = self._start_node(wanted[name], authority)
         await _forget_nodes(api, wanted=wanted.keys())
 
-    def _start_node(self, machine: Machine, authority: Authority) -> _Child:
+    def _start_node(self, machine: Machine, authority: Authority) -> Child:
         identity = Identity(
             f"system:node:{machine.name}", ("system:nodes",), names=(machine.name,), addresses=(machine.address,)
         )
@@ -184,9 +167,7 @@ class Supervisor:
         command = [sys.executable, "-m", "tandem_devcluster.node", "--state", str(self._state.root)]
         command += ["--machine", json.dumps(asdict(machine))]
         command += ["--backoff-base", str(self._orders.backoff_base_seconds)]
-        child = _Child(machine.name, command, folder / "agent.log")
-        child.start()
-        return child
+        return Child(machine.name, command, folder / "agent.log", self._something_ended)
 
 
 async def _forget_nodes(api: Api, *, wanted: Container[str]) -> None:

@@ -7,8 +7,7 @@ and a kubeconfig with any other context is refused.
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +17,6 @@ from tandem_devcluster.state import CONTEXT, StateFolder
 Object = dict[str, Any]
 
 _CLIENT_SECONDS = 60
-_PERIOD_SECONDS = 0.1
 
 
 class Cluster:
@@ -58,19 +56,21 @@ class Cluster:
         found: Object = json.loads(self.kubectl("get", "-n", namespace, "-o", "json", *what))
         return found
 
-    def wait(
-        self, *what: str, namespace: str, until: Callable[[Object], bool], deadline_seconds: float = 30.0
-    ) -> Object:
-        """Look until the object is as wanted; a `TimeoutError` shows it as it was last."""
-        deadline = time.monotonic() + deadline_seconds
-        while True:
-            found = self.get(*what, namespace=namespace)
-            if until(found):
-                return found
-            if time.monotonic() > deadline:
-                shown = json.dumps(found.get("status", found), indent=1)
-                raise TimeoutError(f"{' '.join(what)} did not become as wanted in {deadline_seconds} s: {shown}")
-            time.sleep(_PERIOD_SECONDS)
+    def wait(self, *what: str, namespace: str, until: Callable[[Object], bool], deadline_seconds: int = 30) -> Object:
+        """Watch an existing object until it is as wanted; a `TimeoutError` shows it as it was last."""
+        last: Object = {}
+        watch = ("get", *what, "-n", namespace, "-o", "json", "--watch", f"--request-timeout={deadline_seconds}s")
+        command = (str(self.state.bin / "kubectl"), *watch)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            for last in _documents(process.stdout):
+                if until(last):
+                    process.kill()
+                    return last
+            reason = process.stderr.read()
+        shown = json.dumps(last.get("status", last), indent=1)
+        raise TimeoutError(f"{' '.join(what)} was not as wanted in {deadline_seconds} s: {shown}\n{reason}")
 
     @contextmanager
     def forward(self, destination: str, port: int | str, *, namespace: str) -> Iterator[str]:
@@ -100,3 +100,13 @@ class Cluster:
             error.add_note(done.stderr)
             raise error
         return done.stdout
+
+
+def _documents(lines: Iterable[str]) -> Iterator[Object]:
+    """The objects in kubectl's indented output, each as soon as its closing line is there."""
+    document: list[str] = []
+    for line in lines:
+        document.append(line)
+        if line == "}\n":
+            yield json.loads("".join(document))
+            document.clear()

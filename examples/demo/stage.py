@@ -32,7 +32,7 @@ class Stage:
     def cluster_up(self) -> None:
         """Bring up the control plane and three nodes, with the pair mounted into every pod; idempotent."""
         pairs = ROOT / "examples" / "pairs"
-        self._devcluster("up", "--mount", f"{pairs}:{PAIRS}", seconds=600)
+        self._devcluster("up", "--folder", f"{PAIRS}={pairs}", seconds=600)
 
     def cluster_down(self) -> None:
         self.stop_forwards()
@@ -66,7 +66,7 @@ class Stage:
 
     def forward(self, namespace: str, service: str, port: int) -> str:
         """The base URL on this machine at which `service` answers, for as long as this process lives."""
-        command = [*self._module(), "forward", "--namespace", namespace, f"service/{service}", str(port)]
+        command = [*self._module(), "forward", "--namespace", namespace, f"svc/{service}", str(port)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=self._environment())
         self.forwards.append(process)
         assert process.stdout is not None

@@ -51,9 +51,9 @@ async def write_status(status: Json, target: Target, cluster: Cluster) -> None:
 async def _do(action: Action, target: Target, cluster: Cluster) -> None:
     kind, namespace = Kind(action.kind), target.key.namespace
     match action.verb:
-        case Verb.CREATE:
-            await _create(kind, action.body, target, cluster)
-        case Verb.APPLY:
+        case Verb.CREATE | Verb.APPLY:
+            # What never changes is applied too: a ControllerRevision made by POST cannot be annotated later, because a
+            # patch re-encodes its `data`, and the API server then calls other bytes of the same value a change.
             await _demand_ours(kind, action.name, target, cluster)
             await cluster.apply(kind, action.body)
         case Verb.ANNOTATE:
@@ -62,14 +62,6 @@ async def _do(action: Action, target: Target, cluster: Cluster) -> None:
             await write_status(action.body, target, cluster)
         case Verb.DELETE:
             await cluster.delete(kind, namespace, action.name, uid=text(action.body, "metadata", "uid") or None)
-
-
-async def _create(kind: Kind, body: Json, target: Target, cluster: Cluster) -> None:
-    try:
-        await cluster.create(kind, body)
-    except Conflict:
-        # It is there already: fine if it is ours (we were killed right after making it), an error if it is another's.
-        await _demand_ours(kind, text(body, "metadata", "name"), target, cluster)
 
 
 async def _annotate(kind: Kind, action: Action, target: Target, cluster: Cluster) -> None:

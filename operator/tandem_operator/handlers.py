@@ -35,26 +35,33 @@ class WatchAge:
 Wake = Callable[[Key], Awaitable[None]]
 
 
-def register(registry: kopf.OperatorRegistry, *, wake: Wake, gone: Wake, age: WatchAge) -> None:
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What the handlers call: `log_in` gives the API's address and our identity, `wake` and `gone` take a key."""
+
+    log_in: Callable[[], Awaitable[kopf.ConnectionInfo]]
+    wake: Wake
+    gone: Wake
+
+
+def register(registry: kopf.OperatorRegistry, calls: Calls, age: WatchAge) -> None:
     """Hang the handlers into `registry`: how to log in, the object itself, and every child by its label."""
-    kopf.on.login(registry=registry)(_log_in)
+
+    @kopf.on.login(registry=registry)
+    async def log_in(**_: Any) -> kopf.ConnectionInfo:
+        return await calls.log_in()
 
     @kopf.on.event("tandem.dev", "v1alpha1", "speculativedeployments", registry=registry)
     async def object_changed(type: str, namespace: str | None, name: str, **_: Any) -> None:  # kopf names them
         age.last_event = time.monotonic()
-        await (gone if type == "DELETED" else wake)(Key(str(namespace), name))
+        await (calls.gone if type == "DELETED" else calls.wake)(Key(str(namespace), name))
 
     for group, version, plural in CHILD_KINDS:
 
         @kopf.on.event(group, version, plural, labels={DEPLOYMENT_LABEL: kopf.PRESENT}, registry=registry)
         async def child_changed(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
             age.last_event = time.monotonic()
-            await wake(Key(str(namespace), labels[DEPLOYMENT_LABEL]))
-
-
-def _log_in(**details: Any) -> kopf.ConnectionInfo | None:
-    """As the pod's account, else as KUBECONFIG says: the same order as our own client."""
-    return kopf.login_with_service_account(**details) or kopf.login_with_kubeconfig(**details)
+            await calls.wake(Key(str(namespace), labels[DEPLOYMENT_LABEL]))
 
 
 def narrow_watches(settings: kopf.OperatorSettings) -> None:

@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -103,7 +104,9 @@ class KubeCluster:
         found = await self._request("GET", path_of(kind, namespace), query=query)
         items = found.get("items") or []
         assert isinstance(items, list)
-        return tuple(sorted(items, key=lambda item: item["metadata"]["name"]))
+        # A list names its kind once, for all of its items; alone, each would not say what it is.
+        kinded = ({**item, "apiVersion": found["apiVersion"], "kind": kind.value} for item in items)
+        return tuple(sorted(kinded, key=lambda item: item["metadata"]["name"]))
 
     async def create(self, kind: Kind, body: Json) -> Json:
         namespace, _ = object_place(body)
@@ -185,16 +188,39 @@ def _checked(what: str, status: int, reason: str, data: bytes) -> Json:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where the API is and who we are, for a second client: either a token or a certificate with its key, as files."""
+
+    server: str
+    ca_path: str | None
+    token: str | None = field(repr=False)
+    certificate_path: str | None
+    key_path: str | None
+
+
+async def read_access() -> Access:
+    """As `connect` reads it; a token is read anew each time, since it rotates."""
+    settings = await _configuration()
+    spoken = await settings.get_api_key_with_prefix("BearerToken", alias="authorization")
+    token = None if spoken is None else spoken.split(" ", 1)[-1]
+    return Access(settings.host, settings.ssl_ca_cert, token, settings.cert_file, settings.key_file)
+
+
 @asynccontextmanager
 async def connect() -> AsyncIterator[KubeCluster]:
     """To the cluster that this pod runs in, else to the one that KUBECONFIG names."""
+    api = client.ApiClient(await _configuration())
+    try:
+        yield KubeCluster(api)
+    finally:
+        await api.close()  # type: ignore[no-untyped-call]  # the client is only partly typed
+
+
+async def _configuration() -> client.Configuration:
     settings = client.Configuration()
     if IN_CLUSTER_TOKEN.exists():  # noqa: ASYNC240  once, before anything runs
         config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]  # as above
     else:
         await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]  # as above
-    api = client.ApiClient(settings)
-    try:
-        yield KubeCluster(api)
-    finally:
-        await api.close()  # type: ignore[no-untyped-call]  # as above
+    return settings

@@ -21,8 +21,8 @@ from prometheus_client import CollectorRegistry
 
 from tandem_operator.alerts import AlertSink, Endpoint, HttpThread, build_app
 from tandem_operator.events import EventRecorder
-from tandem_operator.handlers import WatchAge, narrow_watches, register
-from tandem_operator.kube import connect
+from tandem_operator.handlers import Calls, WatchAge, narrow_watches, register
+from tandem_operator.kube import connect, read_access
 from tandem_operator.lease import Fenced, Leadership, LeaseTerms
 from tandem_operator.observe import Sources
 from tandem_operator.ports import Cluster, Key
@@ -168,7 +168,7 @@ async def _lead(
 async def _watch(settings: Settings, worklist: Worklist[Key], age: WatchAge, stop: asyncio.Event) -> None:
     """kopf, with its own posting, peering and persistence switched off."""
     registry, options = kopf.OperatorRegistry(), kopf.OperatorSettings()
-    register(registry, wake=worklist.add, gone=worklist.forget, age=age)
+    register(registry, Calls(_log_in, worklist.add, worklist.forget), age)
     narrow_watches(options)
     await kopf.operator(
         registry=registry,
@@ -177,6 +177,19 @@ async def _watch(settings: Settings, worklist: Worklist[Key], age: WatchAge, sto
         clusterwide=not settings.watch_namespaces,
         namespaces=settings.watch_namespaces,
         stop_flag=stop,
+    )
+
+
+async def _log_in() -> kopf.ConnectionInfo:
+    """kopf speaks to the same API as the same account; its own way in would need cluster DNS."""
+    access = await read_access()
+    return kopf.ConnectionInfo(
+        server=access.server,
+        ca_path=access.ca_path,
+        scheme="Bearer" if access.token else None,
+        token=access.token,
+        certificate_path=access.certificate_path,
+        private_key_path=access.key_path,
     )
 
 

@@ -16,6 +16,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
+_IDLE_SECONDS = 75
+"""Longer than the 60 s for which common proxies keep a connection, so that the proxy closes it and no request races."""
+
 
 def admin_app(
     *, trouble: Callable[[], str | None], registry: CollectorRegistry, routes: Sequence[BaseRoute] = ()
@@ -51,6 +54,7 @@ async def http_server(app: ASGIApp, *, host: str, port: int, grace_seconds: int 
                 lifespan="off",
                 ws="none",
                 server_header=False,
+                timeout_keep_alive=_IDLE_SECONDS,
                 timeout_graceful_shutdown=grace_seconds,
             )
         )

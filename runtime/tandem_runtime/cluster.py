@@ -11,13 +11,14 @@ A connection that died without a word is noticed since every watch has a deadlin
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from aiohttp import ClientError
+from aiohttp import ClientError, ClientResponse
 from kubernetes.aio import client, config
 from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.config import ConfigException
@@ -31,6 +32,7 @@ Snapshot: TypeAlias = Mapping[str, KubeObject]
 
 WATCH_SECONDS = 30
 """The server ends a watch after this long; taking it up again is one request."""
+_WATCH = {"watch": True, "allow_watch_bookmarks": True, "timeout_seconds": WATCH_SECONDS}
 SILENCE_SECONDS = WATCH_SECONDS + 5.0
 """A connection that says nothing for longer than a watch may last is dead."""
 FIRST_PAUSE_SECONDS = 0.1
@@ -79,9 +81,10 @@ async def follow(api: client.ApiClient, selection: Selection) -> AsyncIterator[S
     pause = FIRST_PAUSE_SECONDS
     while True:
         try:
-            async for snapshot in _follow_once(api, selection):
-                pause = FIRST_PAUSE_SECONDS
-                yield snapshot
+            async with aclosing(_follow_once(api, selection)) as snapshots:
+                async for snapshot in snapshots:
+                    pause = FIRST_PAUSE_SECONDS
+                    yield snapshot
         except ApiException as error:
             if error.status != GONE:
                 _report(selection, f"HTTP {error.status} {error.reason}", pause)
@@ -97,52 +100,54 @@ def _report(selection: Selection, fault: str, pause: float) -> None:
     )
 
 
-async def _follow_once(api: client.ApiClient, selection: Selection) -> AsyncIterator[Snapshot]:
+async def _follow_once(api: client.ApiClient, selection: Selection) -> AsyncGenerator[Snapshot, None]:
     """One list and the watches that continue it, until the first fault."""
-    listed = json.loads(await (await _request(api, selection)).read())
+    async with _response(api, selection) as response:
+        listed = await response.json()
     objects: dict[str, KubeObject] = {item["metadata"]["uid"]: item for item in listed.get("items") or ()}
     version = listed["metadata"]["resourceVersion"]
     yield dict(objects)
     while True:
-        response = await _request(api, selection, version=version)
-        async for event in _events(response):
-            version = event["object"]["metadata"]["resourceVersion"]
-            if _apply(objects, event):
-                yield dict(objects)
+        async with _response(api, selection, version=version) as response:
+            async for line in response.content:
+                event = _read_event(line)
+                version = event["object"]["metadata"]["resourceVersion"]
+                if _apply(objects, event):
+                    yield dict(objects)
 
 
-async def _request(api: client.ApiClient, selection: Selection, *, version: str | None = None) -> Any:
+@asynccontextmanager
+async def _response(
+    api: client.ApiClient, selection: Selection, *, version: str | None = None
+) -> AsyncIterator[ClientResponse]:
     """The raw response to a list, or to a watch from `version`. Raises ApiException for any status but 200."""
     core = client.CoreV1Api(api)
     lists = {
         "pods": core.list_namespaced_pod_without_preload_content,
         "configmaps": core.list_namespaced_config_map_without_preload_content,
     }
-    watching: dict[str, Any] = {} if version is None else {
-        "watch": True,
-        "resource_version": version,
-        "allow_watch_bookmarks": True,
-        "timeout_seconds": WATCH_SECONDS,
-    }  # fmt: skip
-    response = await lists[selection.kind](
+    watching: dict[str, Any] = {} if version is None else {"resource_version": version, **_WATCH}
+    response: ClientResponse = await lists[selection.kind](
         selection.namespace,
         label_selector=selection.label_selector,
         field_selector=selection.field_selector,
         _request_timeout=SILENCE_SECONDS,
         **watching,
     )
-    if response.status != 200:
-        raise ApiException(status=response.status, reason=response.reason)
-    return response
+    try:
+        if response.status != HTTPStatus.OK:
+            raise ApiException(status=response.status, reason=response.reason)
+        yield response
+    finally:
+        response.close()
 
 
-async def _events(response: Any) -> AsyncIterator[Mapping[str, Any]]:
-    """The events of one watch, a line each. Raises ApiException for an ERROR event."""
-    async for line in response.content:
-        event = json.loads(line)
-        if event["type"] == "ERROR":
-            raise ApiException(status=event["object"].get("code", 500), reason=event["object"].get("message"))
-        yield event
+def _read_event(line: bytes) -> Mapping[str, Any]:
+    """One line of a watch. Raises ApiException for an ERROR event."""
+    event: Mapping[str, Any] = json.loads(line)
+    if event["type"] == "ERROR":
+        raise ApiException(status=event["object"].get("code", 500), reason=event["object"].get("message"))
+    return event
 
 
 def _apply(objects: dict[str, KubeObject], event: Mapping[str, Any]) -> bool:

@@ -88,8 +88,9 @@ def _ready_since(conditions: Iterable[KubeObject]) -> float | None:
 class Discovery:
     """Keeps a fleet equal to what the API says and connections allow."""
 
-    def __init__(self, fleet: Fleet, *, port: int = ENGINE_PORT) -> None:
+    def __init__(self, fleet: Fleet, *, tokenizer_digest: str, port: int = ENGINE_PORT) -> None:
         self._fleet = fleet
+        self._tokenizer_digest = tokenizer_digest
         self._port = port
         self._pods: dict[str, EnginePod] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
@@ -132,11 +133,21 @@ class Discovery:
 
     async def _stay(self, pod: EnginePod, peer: RemotePeer, engine: Engine, pool: Pool[Engine]) -> None:
         """`peer` and `engine` are one object: its link and its port."""
+        capabilities = await _first_capabilities(peer)
+        if capabilities.tokenizer_digest != self._tokenizer_digest:
+            log.error(
+                "%s pod %s stays out: its tokenizer is %s and this gateway's is %s, so its ids would mean other text",
+                pod.role,
+                pod.uid,
+                capabilities.tokenizer_digest,
+                self._tokenizer_digest,
+            )
+            return
         replica = Replica(
             pod.uid,
             pod.role_hash,
             engine,
-            await _first_capabilities(peer),
+            capabilities,
             pod.ready_since,
             connected=lambda: peer.connected,
             accepting=lambda: self._accepts(pod.uid),

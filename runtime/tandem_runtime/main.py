@@ -15,10 +15,16 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from tandem_runtime.domain.errors import TandemError
+from tandem_runtime.domain.errors import SettingRefused, TandemError
 from tandem_runtime.settings import Settings, read_settings
+
+if TYPE_CHECKING:  # each command imports what it needs when it is asked for
+    from tandem_runtime.gateway.server import Listening
+    from tandem_runtime.gateway.serving import Limits
+    from tandem_runtime.role_server import EngineOptions
+    from tandem_runtime.serve import PairOptions
 
 
 class SystemClock:
@@ -108,11 +114,16 @@ def _add_role_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", required=True, metavar="PATH", help="a model folder, or scripted:module:function")
     add_serving_arguments(parser, port=8001)
+    _add_engine_arguments(parser)
+    add("--pace", metavar="TABLE", type=_pace_table, help="stretch steps to the costs of this table, such as h100-70b")
+
+
+def _add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add("--dtype", choices=("fp32", "bf16"), default="fp32", help="what the engine computes in (default %(default)s)")
     add("--threads", type=positive_number, default=1, help="CPU threads of the engine (default %(default)s)")
     add("--max-sessions", type=positive_number, default=64, help="sessions held at a time (default %(default)s)")
     add("--max-length", type=positive_number, help="prompt plus output tokens per session (default: the model's)")
-    add("--pace", metavar="TABLE", type=_pace_table, help="stretch steps to the costs of this table, such as h100-70b")
 
 
 def add_serving_arguments(parser: argparse.ArgumentParser, *, port: int) -> None:
@@ -137,18 +148,24 @@ def _pace_table(text: str) -> str:
     return text
 
 
-def _run_role(arguments: argparse.Namespace, _settings: Settings) -> int:
-    from tandem_runtime import role_server as roles  # noqa: PLC0415  # gRPC and numpy, only for who serves
+def _engine_options(arguments: argparse.Namespace, model: str, pace: str | None) -> "EngineOptions":
+    from tandem_runtime.role_server import EngineOptions  # noqa: PLC0415  # gRPC and numpy, only for who serves
 
-    name = roles.RoleName(arguments.command.name)
-    engine = roles.EngineOptions(
-        model=arguments.model,
+    return EngineOptions(
+        model=model,
         dtype=arguments.dtype,
         threads=arguments.threads,
         max_sessions=arguments.max_sessions,
         max_length=arguments.max_length,
-        pace=arguments.pace,
+        pace=pace,
     )
+
+
+def _run_role(arguments: argparse.Namespace, _settings: Settings) -> int:
+    from tandem_runtime import role_server as roles  # noqa: PLC0415  # gRPC and numpy, only for who serves
+
+    name = roles.RoleName(arguments.command.name)
+    engine = _engine_options(arguments, arguments.model, arguments.pace)
     options = roles.ServeOptions(
         host=arguments.host,
         port=arguments.port,
@@ -164,18 +181,149 @@ def _run_role(arguments: argparse.Namespace, _settings: Settings) -> int:
     return 0
 
 
+def _add_gateway_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--deployment", required=True, metavar="NAME", help="name of the SpeculativeDeployment")
+    add("--namespace", required=True, metavar="NS", help="its namespace")
+    _add_api_arguments(parser)
+
+
+def _add_api_arguments(parser: argparse.ArgumentParser) -> None:
+    """What both commands that speak OpenAI's API have in common."""
+    add_serving_arguments(parser, port=8000)
+    add = parser.add_argument
+    add("--tokenizer", type=Path, metavar="PATH", help="folder with the target's tokenizer.json")
+    add("--auth-file", type=Path, metavar="PATH", help="API keys, one `tenant:key` per line (default: open to all)")
+    add("--max-requests", type=positive_number, default=256, help="choices in progress (default %(default)s)")
+
+
+def _run_gateway(arguments: argparse.Namespace, settings: Settings) -> int:
+    from tandem_runtime import cluster_gateway  # noqa: PLC0415  # the Kubernetes client, only for who watches
+
+    options = cluster_gateway.GatewayOptions(
+        deployment=arguments.deployment,
+        namespace=arguments.namespace,
+        tokenizer=arguments.tokenizer,
+        auth_file=arguments.auth_file,
+        kubeconfig=settings.kubeconfig,
+        limits=_limits(arguments),
+        listening=_listening(arguments),
+    )
+
+    async def serve(ending: asyncio.Event) -> None:
+        started = asyncio.get_running_loop().create_future()
+        await cluster_gateway.serve_cluster_gateway(options, clock=SystemClock(), ending=ending, started=started)
+
+    until_signalled(serve)
+    return 0
+
+
+def _limits(arguments: argparse.Namespace) -> "Limits":
+    from tandem_runtime.gateway.serving import Limits  # noqa: PLC0415  # only for who serves
+
+    return Limits(sessions=arguments.max_requests)
+
+
+def _listening(arguments: argparse.Namespace, *, notice_seconds: float = 3.0) -> "Listening":
+    from tandem_runtime.gateway.server import Listening  # noqa: PLC0415  # only for who serves
+
+    return Listening(
+        host=arguments.host,
+        port=arguments.port,
+        admin_port=arguments.admin_port,
+        notice_seconds=notice_seconds,
+        grace_seconds=arguments.grace_seconds,
+    )
+
+
+def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--target", required=True, metavar="PATH", help="a model folder, or scripted:module:function")
+    add("--draft", metavar="PATH", help="likewise; left out, the target serves alone")
+    add("--name", help="the model's name in the API (default: the target folder's)")
+    _add_api_arguments(parser)
+    _add_engine_arguments(parser)
+    add("--pace-target", metavar="TABLE", type=_pace_table, help="stretch the target's steps to the costs of a table")
+    add("--pace-draft", metavar="TABLE", type=_pace_table, help="likewise for the draft")
+    add("--mode", choices=("Auto", "Always", "Off"), default="Auto", help="when to speculate (default %(default)s)")
+    add("--verification", choices=("Auto", "Coupled", "Rejection"), default="Auto", help="(default %(default)s)")
+    add(
+        "--min-draft-tokens",
+        type=positive_number,
+        default=1,
+        help="fewest tokens proposed at once (default %(default)s)",
+    )
+    add(
+        "--max-draft-tokens", type=positive_number, default=8, help="most tokens proposed at once (default %(default)s)"
+    )
+    add("--off-percent", type=_percent, default=0, help="time slots with speculation off, to compare (default none)")
+
+
+def _percent(text: str) -> int:
+    if not text.isdecimal() or int(text) > 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole percentage from 0 to 100")
+    return int(text)
+
+
+def _run_serve(arguments: argparse.Namespace, _settings: Settings) -> int:
+    from tandem_runtime import serve as pair  # noqa: PLC0415  # engines and HTTP, only for who serves
+
+    options = _pair_options(arguments)
+
+    async def serve(ending: asyncio.Event) -> None:
+        started = asyncio.get_running_loop().create_future()
+        started.add_done_callback(lambda done: print(pair.describe_start(options, done.result()), flush=True))
+        await pair.serve_pair(options, clock=SystemClock(), ending=ending, started=started)
+
+    until_signalled(serve)
+    return 0
+
+
+def _pair_options(arguments: argparse.Namespace) -> "PairOptions":
+    from tandem_runtime.domain import policy  # noqa: PLC0415
+    from tandem_runtime.serve import PairOptions  # noqa: PLC0415  # engines and HTTP, only for who serves
+
+    if arguments.min_draft_tokens > arguments.max_draft_tokens:
+        raise SettingRefused(
+            f"--min-draft-tokens {arguments.min_draft_tokens} is above --max-draft-tokens {arguments.max_draft_tokens}"
+        )
+    return PairOptions(
+        target=_engine_options(arguments, arguments.target, arguments.pace_target),
+        draft=None if arguments.draft is None else _engine_options(arguments, arguments.draft, arguments.pace_draft),
+        tokenizer=arguments.tokenizer,
+        name=arguments.name,
+        auth_file=arguments.auth_file,
+        speculation=policy.SpeculationPolicy(
+            mode=policy.SpeculationMode(arguments.mode),
+            verification=policy.VerificationChoice(arguments.verification),
+            min_draft_tokens=arguments.min_draft_tokens,
+            max_draft_tokens=arguments.max_draft_tokens,
+        ),
+        control=policy.ControlPolicy(off_percent=arguments.off_percent),
+        limits=_limits(arguments),
+        listening=_listening(arguments, notice_seconds=0.0),
+    )
+
+
 def _add_fetch_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--uri", required=True, help="file:///path or hf://organisation/name")
     add("--revision", help="branch, tag or commit of an hf:// repository (default: main)")
     add("--digest", help="refuse the model unless this is its digest, sha256:...")
+    add("--tokenizer-only", action="store_true", help="only what a gateway needs; compares no digest")
     add("--into", required=True, metavar="PATH", help="folder for what is downloaded; unused for file:// URIs")
 
 
 def _run_fetch(arguments: argparse.Namespace, settings: Settings) -> int:
     from tandem_runtime.fetch import Hub, Order, run_fetch  # noqa: PLC0415  # only for who fetches
 
-    order = Order(uri=arguments.uri, revision=arguments.revision, digest=arguments.digest, into=Path(arguments.into))
+    order = Order(
+        uri=arguments.uri,
+        revision=arguments.revision,
+        digest=arguments.digest,
+        into=Path(arguments.into),
+        tokenizer_only=arguments.tokenizer_only,
+    )
     hub = Hub(endpoint=settings.hugging_face_endpoint, token=settings.hugging_face_token)
     return run_fetch(order, hub, last_words=settings.termination_message_path)
 
@@ -183,6 +331,8 @@ def _run_fetch(arguments: argparse.Namespace, settings: Settings) -> int:
 COMMANDS: Sequence[Command] = (
     Command("target", "Serve a model that judges proposals.", _add_role_arguments, _run_role),
     Command("draft", "Serve a model that makes proposals.", _add_role_arguments, _run_role),
+    Command("gateway", "Serve OpenAI's API for a SpeculativeDeployment.", _add_gateway_arguments, _run_gateway),
+    Command("serve", "Serve a pair on this machine, without a cluster.", _add_serve_arguments, _run_serve),
     Command("fetch", "Check or download a model folder and tell its digests.", _add_fetch_arguments, _run_fetch),
 )
 

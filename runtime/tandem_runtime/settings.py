@@ -19,6 +19,8 @@ class Settings:
     """Absent: the public hub."""
     termination_message_path: Path | None = None
     """Where Kubernetes reads a container's last words; absent outside of it."""
+    kubeconfig: Path | None = None
+    """Absent in a pod, whose service account opens the API."""
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
@@ -28,6 +30,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     return Settings(
         hugging_face_token=named("HF_TOKEN"),
         hugging_face_endpoint=named("HF_ENDPOINT"),
+        kubeconfig=None if named("KUBECONFIG") is None else Path(str(named("KUBECONFIG"))),
         termination_message_path=_termination_message_path(named("TERMINATION_MESSAGE_PATH")),
     )
 

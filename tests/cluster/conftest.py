@@ -15,7 +15,7 @@ from tandem_devcluster.testing import Cluster
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """The running cluster: nodes cpu-0, l4-0 (4 GPUs) and h100-0 (8 GPUs); crashed pods restart after 1, 2, 4, ... s."""
+    """The running cluster: nodes cpu-0, l4-0 (4 GPUs) and h100-0 (8 GPUs); crash back-off is 1, 2, 4, ... seconds."""
     state = StateFolder(tmp_path_factory.mktemp("devcluster") / "state")
     start(state, asyncio.run(ensure_built()), Plan(DEFAULT_MACHINES, backoff_base_seconds=1.0))
     try:

@@ -119,10 +119,10 @@ def test_a_container_finds_what_its_specification_promises(cluster: Cluster, nam
         print(json.dumps({
             "environment": {name: os.environ[name] for name in names},
             "absent": "ABSENT" in os.environ,
-            "arguments": sys.argv[1:],
+            "arguments": sys.argv[1:3],
             "pid": os.getpid(),
             "host name": os.uname().nodename,
-            "files": {path: pathlib.Path(path).read_text() for path in ("/keys/password", "/settings/c", "/shared/init")},
+            "files": {path: pathlib.Path(path).read_text() for path in sys.argv[3:]},
             "token parts": (token / "token").read_text().count("."),
             "namespace": (token / "namespace").read_text(),
             "cwd": os.getcwd(),
@@ -133,7 +133,7 @@ def test_a_container_finds_what_its_specification_promises(cluster: Cluster, nam
         "seer",
         *program,
         container={
-            "args": ["$(COLOUR)", "$$(COLOUR)"],
+            "args": ["$(COLOUR)", "$$(COLOUR)", "/keys/password", "/settings/c", "/shared/init"],
             "workingDir": "/shared",
             "env": environment,
             "envFrom": [{"prefix": "PREFIX_", "configMapRef": {"name": "settings"}}],
@@ -226,7 +226,7 @@ def test_a_crashing_container_is_restarted_with_growing_delays_and_keeps_its_las
 
     def backs_off(pod: Object) -> bool:
         reason = state(pod).get("waiting", {}).get("reason")
-        return reason == "CrashLoopBackOff" and first(pod)["restartCount"] >= 2
+        return bool(reason == "CrashLoopBackOff" and first(pod)["restartCount"] >= 2)
 
     found = cluster.wait("pod", "crasher", namespace=namespace, until=backs_off)
     last = first(found)["lastState"]["terminated"]

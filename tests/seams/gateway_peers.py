@@ -1,20 +1,23 @@
 """A whole gateway in one process: real engines over scripted models, a real server on a loopback port."""
 
+import asyncio
+import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import httpx
 
-from tandem_runtime.domain.evidence import Ledger
+from tandem_runtime.admin import http_server
+from tandem_runtime.domain.evidence import Ledger, StratumFields
 from tandem_runtime.domain.policy import ControlPolicy, Policy, SpeculationMode, SpeculationPolicy
 from tandem_runtime.domain.tokens import Incarnation, TokenId
 from tandem_runtime.engines.scripted import Script, ScriptedModel
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.gateway.app import Api
 from tandem_runtime.gateway.keys import ApiKeys
-from tandem_runtime.gateway.server import bind, listening
 from tandem_runtime.gateway.serving import Books, Gateway, Limits
 from tandem_runtime.local import LocalModel, local_fleet, local_policy
 from tandem_runtime.policy import PolicyInForce
@@ -23,12 +26,17 @@ from tandem_runtime.telemetry import Metrics
 from tandem_runtime.testing import TableTokenizer
 
 
-class SystemClock:
+class ShiftedClock:
+    """The system's clock; its wall time can be moved on."""
+
+    def __init__(self) -> None:
+        self.shift = 0.0
+
     def monotonic(self) -> float:
         return time.monotonic()
 
     def wall(self) -> float:
-        return time.time()
+        return time.time() + self.shift
 
 
 LETTERS = [bytes([code]) for code in b"abcdefg"]
@@ -39,7 +47,9 @@ def always(k: int) -> SpeculationPolicy:
     return SpeculationPolicy(mode=SpeculationMode.ALWAYS, min_draft_tokens=k, max_draft_tokens=k)
 
 
-def local(model: StepModel | Script, name: str, *, end_tokens: Sequence[TokenId] = (), max_length: int = 256) -> LocalModel:
+def local(
+    model: StepModel | Script, name: str, *, end_tokens: Sequence[TokenId] = (), max_length: int = 256
+) -> LocalModel:
     step_model = ScriptedModel(model, max_length=max_length) if callable(model) else model
     facts = EngineFacts(
         model_digest=f"sha256:{name}",
@@ -55,14 +65,31 @@ class Running:
     url: str
     gateway: Gateway
     http: httpx.AsyncClient
+    clock: ShiftedClock
 
-    async def plain(self, path: str = "/v1/completions", **fields: object) -> dict:
+    async def plain(self, path: str = "/v1/completions", **fields: Any) -> dict[str, Any]:
         body = {"model": "chat", **fields}
         reply = await self.http.post(path, json=body)
         assert reply.status_code == 200, reply.text
-        return reply.json()
+        return dict(reply.json())
 
-    def put_policy(self, **changes: object) -> Policy:
+    async def stream(self, path: str = "/v1/completions", **fields: Any) -> AsyncIterator[dict[str, Any]]:
+        """The events of a stream, `[DONE]` left out; fails if the stream ends without it and without an error."""
+        body = {"model": "chat", "stream": True, **fields}
+        last = ""
+        async with self.http.stream("POST", path, json=body) as reply:
+            async for line in reply.aiter_lines():
+                if line.startswith("data: {"):
+                    yield json.loads(line[6:])
+                last = line or last
+        assert last == "data: [DONE]" or '"error"' in last
+
+    def stratum(self) -> StratumFields:
+        """The only stratum of the evidence."""
+        (only,) = self.gateway.evidence()["strata"]
+        return only
+
+    def put_policy(self, **changes: Any) -> Policy:
         policy = self.gateway.in_force.policy
         assert policy is not None
         self.gateway.in_force.policy = replace(policy, number=policy.number + 1, **changes)
@@ -83,7 +110,7 @@ async def running_gateway(
     max_length: int = 256,
     draft_length: int = 256,
 ) -> AsyncIterator[Running]:
-    clock = SystemClock()
+    clock = ShiftedClock()
     pair = (
         local(target, "target", end_tokens=end_tokens, max_length=max_length),
         None if draft is None else local(draft, "draft", end_tokens=end_tokens, max_length=draft_length),
@@ -104,10 +131,14 @@ async def running_gateway(
             clock=clock,
             limits=limits or Limits(),
         )
-        listener = bind("127.0.0.1", 0)
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        async with (
-            listening(Api(gateway, keys=keys).app(), listener, finish_seconds=2),
-            httpx.AsyncClient(base_url=url, timeout=30) as http,
-        ):
-            yield Running(url, gateway, http)
+        async with http_server(Api(gateway, keys=keys).app(), host="127.0.0.1", port=0, grace_seconds=2) as port:
+            url = f"http://127.0.0.1:{port}"
+            async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+                yield Running(url, gateway, http, clock)
+
+
+async def until(condition: Callable[[], bool], *, seconds: float = 30.0) -> None:
+    """Returns once `condition` holds; the test fails if it does not in time."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)

@@ -36,7 +36,9 @@ WAITING_SECONDS = 2
 
 BETWEEN_FIGURES = timedelta(seconds=60)
 TWO_POINTS = 0.02
-"""Live figures are put into status at this pace and for this much; finer data is in the metrics."""
+WOBBLE = 4
+"""Live figures are put into status at this pace, and for this much in points and standard errors; finer data is in the
+metrics. Two windows of equal traffic differ by 4 errors once in hundreds."""
 
 _NOT_THE_PAIRS_FAULT = (SpeculationReason.COMMANDED, SpeculationReason.MODE_OFF, SpeculationReason.MEMORY_PRESSURE)
 
@@ -202,7 +204,7 @@ def _policy(
         on_trial=rollout.on_trial(course.progress.rollout)
         and any(share.revision != at.stable_name and (share.weight or share.shadow) for share in weights),
     )
-    return policy.build(terms, at.policies)
+    return policy.build(terms, at.policies, number=at.next_policy)
 
 
 def _pods(at: Situation, course: Course) -> tuple[PodsWanted, ...]:
@@ -258,7 +260,7 @@ def _figures(at: Situation, weights: tuple[Share, ...]) -> Mapping[str, Figures]
 def _moved_enough(at: Situation, figures: Mapping[str, Figures]) -> bool:
     """Whether live figures are worth a write: one is new or moved by two points, and the last write is a minute old.
 
-    A figure that wobbles within its own error has not moved: 0.70 +- 0.02 after 0.73 is the same figure.
+    A figure that wobbles within its own error has not moved: 0.70 +- 0.01 after 0.73 is the same figure.
     """
     status, last = at.seen.resource.status, at.seen.progress.figures_at
     known = figures.get(at.stable_name)
@@ -273,7 +275,7 @@ def _moved_enough(at: Situation, figures: Mapping[str, Figures]) -> bool:
 def _moved(shown: str, value: float | None, error: float) -> bool:
     if value is None:
         return False
-    return not shown or abs(value - float(shown)) >= max(TWO_POINTS, 2 * error)
+    return not shown or abs(value - float(shown)) >= max(TWO_POINTS, WOBBLE * error)
 
 
 def _look_again(at: Situation, course: Course) -> int:

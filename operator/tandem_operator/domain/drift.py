@@ -35,9 +35,9 @@ def sealed(wanted: Mapping[str, object]) -> dict[str, object]:
 
 def first_difference(wanted: object, live: object, path: str = "") -> str | None:
     """Where the live object first says something else; None where it says all that is wanted."""
-    if isinstance(wanted, Mapping):
-        return _difference_in_mapping(wanted, live if isinstance(live, Mapping) else {}, path)
-    if isinstance(wanted, Sequence) and not isinstance(wanted, str):
+    if isinstance(wanted, dict):
+        return _difference_in_mapping(wanted, live if isinstance(live, dict) else {}, path)
+    if isinstance(wanted, list | tuple):
         return _difference_in_list(wanted, live, path)
     return None if _same(wanted, live, path) else path
 
@@ -66,8 +66,7 @@ def _same(wanted: object, live: object, path: str) -> bool:
 
 
 def _is_amount(path: str) -> bool:
-    parent, _, name = path.rpartition(".")
-    return name == "sizeLimit" or parent.rpartition(".")[2] in ("requests", "limits")
+    return path.endswith(".sizeLimit") or ".requests." in path or ".limits." in path
 
 
 def _amount(value: object) -> object:
@@ -78,7 +77,7 @@ def _amount(value: object) -> object:
 
 
 def _key(entry: object) -> str:
-    if not isinstance(entry, Mapping):
+    if not isinstance(entry, dict):
         return ""
     return next((str(entry[key]) for key in _KEYS if key in entry), "")
 
@@ -89,7 +88,7 @@ def _entry(entries: Sequence[object], key: str) -> object:
 
 def additions(wanted: object, live: object, path: str = "") -> Iterator[str]:
     """The entries that somebody else put beside ours in named lists, such as `spec.template.spec.containers[proxy]`."""
-    if isinstance(wanted, Mapping) and isinstance(live, Mapping):
+    if isinstance(wanted, dict) and isinstance(live, dict):
         for key, value in wanted.items():
             yield from additions(value, live.get(key), f"{path}.{key}".lstrip("."))
     elif isinstance(wanted, list | tuple) and isinstance(live, list | tuple):

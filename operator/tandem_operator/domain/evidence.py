@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import groupby
+from operator import add as sum_of
+from operator import sub as difference_of
 
 from tandem_operator.domain import record
 from tandem_operator.domain.intervals import ERROR_RATIOS, SlotSums, error_evidence
@@ -79,8 +81,11 @@ def begin(canary: str, stable: str, *, since: int, now: datetime) -> Evidence:
 
 
 def read(saved: object) -> Evidence | None:
-    """The saved document; None where none was saved; raises RecordError when it is damaged."""
-    return None if saved is None else record.load(Evidence, saved)
+    """The saved document; None where none was saved or somebody broke it: the canary then gathers anew."""
+    try:
+        return None if saved is None else record.load(Evidence, saved)
+    except record.RecordError:
+        return None
 
 
 def add(before: Evidence, scrape: Scrape, *, gateways: Iterable[str], slot_seconds: int) -> Evidence:
@@ -100,12 +105,12 @@ def same_sums(left: Evidence, right: Evidence) -> bool:
 
 def plus(left: Stratum, right: Stratum) -> Stratum:
     """The sums of two boots in one stratum."""
-    return _merge(left, right, lambda a, b: a + b)
+    return _merge(left, right, sum_of)
 
 
 def minus(left: Stratum, right: Stratum) -> Stratum:
     """What one boot added since `right`."""
-    return _merge(left, right, lambda a, b: a - b)
+    return _merge(left, right, difference_of)
 
 
 def _keep_boots(before: Evidence, scrape: Scrape, present: frozenset[str]) -> Evidence:
@@ -226,7 +231,7 @@ def _merge_shadow(left: Shadow | None, right: Shadow | None, with_: Callable[[in
 
 
 def _rows(left: tuple[int, ...], right: tuple[int, ...], with_: Callable[[int, int], int]) -> tuple[int, ...]:
-    return tuple(with_(one, other) for one, other in zip(left, right, strict=True))
+    return tuple(map(with_, left, right))
 
 
 def total_of(strata: Iterable[Stratum]) -> Stratum | None:

@@ -68,7 +68,7 @@ class SlotSums:
 
 
 def half_width(error: float, tau: float, alpha: float) -> float:
-    """h(s, tau, alpha); h(0.01, 0.05, 0.01) = 0.0362."""
+    """h(s, tau, alpha); h(0.01, 0.05, 0.01) = 0.0360."""
     if error == 0:
         return 0.0
     spread = (error / tau) ** 2

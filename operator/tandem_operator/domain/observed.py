@@ -200,13 +200,20 @@ class Observed:
 
     @property
     def progress(self) -> Progress:
-        return progress.read(self.resource.status) or Progress()
+        """What status remembers; nothing, where it was dropped or damaged: what serves is not kept there."""
+        try:
+            return progress.read(self.resource.status) or Progress()
+        except record.RecordError:
+            return Progress()
 
     def config(self, suffix: str, key: str) -> object:
-        """The JSON under `key` of the ConfigMap `<name>-<suffix>`; None where it is not there."""
+        """The JSON under `key` of the ConfigMap `<name>-<suffix>`; None where there is none, or somebody broke it."""
         child = self.child("ConfigMap", f"{self.resource.name}-{suffix}")
-        held = None if child is None else texts(child.body, "data").get(key)
-        return None if held is None else json.loads(held)
+        found = "" if child is None else text(child.body, "data", key)
+        try:
+            return json.loads(found) if found else None
+        except ValueError:
+            return None
 
     @property
     def documents(self) -> Mapping[str, Document]:
@@ -331,7 +338,7 @@ def _read_fetched(message: str) -> Fetched | None:
 def held(body: object, *path: str) -> object:
     """What lies at a path of nested JSON objects; None where any part is missing."""
     for name in path:
-        body = body.get(name) if isinstance(body, Mapping) else None
+        body = body.get(name) if isinstance(body, dict) else None
     return body
 
 
@@ -350,7 +357,7 @@ def number(body: object, *path: str, default: int = 0) -> int:
 def mapping(body: object, *path: str) -> Mapping[str, object]:
     """The object at a path; empty where there is none."""
     found = held(body, *path)
-    return found if isinstance(found, Mapping) else {}
+    return found if isinstance(found, dict) else {}
 
 
 def texts(body: object, *path: str) -> Mapping[str, str]:
@@ -361,7 +368,7 @@ def texts(body: object, *path: str) -> Mapping[str, str]:
 def items(body: object, *path: str) -> tuple[Mapping[str, object], ...]:
     """The objects in the list at a path; empty where there is none."""
     found = held(body, *path)
-    return tuple(item for item in found if isinstance(item, Mapping)) if isinstance(found, list) else ()
+    return tuple(item for item in found if isinstance(item, dict)) if isinstance(found, list) else ()
 
 
 def moment(body: object, *path: str) -> datetime | None:

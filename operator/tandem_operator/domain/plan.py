@@ -195,7 +195,9 @@ def _apply(wanted: JsonObject, seen: Observed, why: str) -> Action | None:
 
 
 def _blame(difference: str) -> str:
-    return "changed" if drift.ANNOTATION_APPLIED in difference else f"{difference} differs"
+    """What we want has changed, or somebody else changed what we wrote."""
+    ours = (drift.ANNOTATION_APPLIED, ANNOTATION_CHANGED_AT)
+    return "changed" if any(name in difference for name in ours) else f"{difference} differs"
 
 
 def _modified(seen: Observed, wanted: Iterable[JsonObject]) -> Iterator[str]:

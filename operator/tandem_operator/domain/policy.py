@@ -38,13 +38,12 @@ class Terms:
     on_trial: bool
 
 
-def build(terms: Terms, kept: Sequence[JsonObject]) -> dict[str, object]:
-    """The policy for these terms; `kept` are the last ones, newest first, whose number it takes if nothing differs."""
-    last = kept[0] if kept else None
-    numbered = {**_content(terms), "number": _number(last)}
-    if last is not None and numbered == last:
-        return numbered
-    return {**numbered, "number": _number(last) + 1}
+def build(terms: Terms, kept: Sequence[JsonObject], *, number: int) -> dict[str, object]:
+    """The policy for these terms: the newest kept one where nothing differs, else a new one with this number."""
+    content = _content(terms)
+    if kept and {**content, "number": kept[0].get("number")} == kept[0]:
+        return dict(kept[0])
+    return {**content, "number": number}
 
 
 def keep(policy: JsonObject, kept: Sequence[JsonObject]) -> tuple[JsonObject, ...]:
@@ -52,11 +51,6 @@ def keep(policy: JsonObject, kept: Sequence[JsonObject]) -> tuple[JsonObject, ..
     if kept and kept[0] == policy:
         return tuple(kept)
     return (policy, *kept)[:KEPT]
-
-
-def _number(policy: JsonObject | None) -> int:
-    found = 0 if policy is None else policy.get("number", 0)
-    return found if isinstance(found, int) else 0
 
 
 def _content(terms: Terms) -> dict[str, object]:

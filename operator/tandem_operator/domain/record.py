@@ -90,6 +90,8 @@ def _read_tuple(kind: Any, found: object, path: str) -> object:
     if not isinstance(found, list):
         raise RecordError(path, found, "a list")
     inner = typing.get_args(kind)[0]
+    if inner is int and all(type(held) is int for held in found):
+        return tuple(found)  # rows of sums are most of what is read
     return tuple(_read(inner, held, f"{path}[{index}]") for index, held in enumerate(found))
 
 

@@ -38,7 +38,9 @@ class Situation:
 
     @property
     def next_policy(self) -> int:
-        return (number(self.policies[0], "number") if self.policies else 0) + 1
+        """The number of the next change. A policy that was deleted by hand still has its number at the gateways."""
+        known = [document.policy for document in self.seen.documents.values()]
+        return max([number(policy, "number") for policy in self.policies[:1]] + known, default=0) + 1
 
     @property
     def stable_name(self) -> str:

@@ -58,14 +58,6 @@ class Verification(StrEnum):
     REJECTION = "Rejection"
 
 
-class Surge(StrEnum):
-    """What a canary adds: `SHARED_TARGET` draft pods, `SIDE_BY_SIDE` a pair, `AUTO` the cheaper possible one."""
-
-    AUTO = "Auto"
-    SIDE_BY_SIDE = "SideBySide"
-    SHARED_TARGET = "SharedTarget"
-
-
 class OnInconclusive(StrEnum):
     """What a step does when its evidence decides nothing: wait for the deadline, or abort after `holdSeconds`."""
 
@@ -241,7 +233,6 @@ DEFAULT_STEPS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canary:
-    surge: Surge = Surge.AUTO
     steps: tuple[CanaryStep, ...] = DEFAULT_STEPS
     analysis: Analysis = field(default_factory=Analysis)
     capacity_wait_seconds: int = 600

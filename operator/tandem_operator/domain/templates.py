@@ -44,6 +44,11 @@ GATEWAY_DRAIN_SECONDS = 5
 """Time for Services to forget a gateway before it stops accepting; a request that arrives in it is still served."""
 
 
+LAST_WORDS_SECONDS = 10
+"""Of a pod's grace: a gateway's preStop, and time to close what is still open before the kubelet kills."""
+GRACE_VARIABLE = "GRACE_SECONDS"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
     """The SpeculativeDeployment that everything here belongs to."""
@@ -114,8 +119,7 @@ def gateway_base(owner: Owner, *, image: str, tokenizer: Model) -> dict[str, obj
     all. From a repository only the tokenizer's files are fetched.
     """
     command = ["tandem-runtime", "gateway", "--deployment", owner.name, "--namespace", owner.namespace]
-    command += ["--host", "$(POD_IP)", "--port", str(HTTP_PORT), "--admin-port", str(ADMIN_PORT)]
-    command += ["--tokenizer", model_path(tokenizer)]
+    command += [*_listening(HTTP_PORT), "--tokenizer", model_path(tokenizer)]
     container = {
         **_container(GATEWAY_CONTAINER, image, command),
         "ports": [_port("http", HTTP_PORT), _port("admin", ADMIN_PORT)],
@@ -169,10 +173,16 @@ def _fetched(model: Model) -> bool:
 
 def _engine_command(engine: Engine) -> list[str]:
     command = ["tandem-runtime", str(engine.role), "--model", model_path(engine.model)]
-    command += ["--host", "$(POD_IP)", "--port", str(GRPC_PORT), "--admin-port", str(ADMIN_PORT)]
+    command += [*_listening(GRPC_PORT)]
     for name, value in sorted(engine.engine_args.items()):
         command += [f"--{name}", value]
     return command
+
+
+def _listening(port: int) -> list[str]:
+    """The kubelet fills in the variables; the grace is of the live part, so that it may change without a new base."""
+    addresses = ["--host", "$(POD_IP)", "--port", str(port), "--admin-port", str(ADMIN_PORT)]
+    return [*addresses, "--grace-seconds", f"$({GRACE_VARIABLE})"]
 
 
 def _fetch_command(model: Model, *, digest: str | None) -> list[str]:
@@ -256,7 +266,12 @@ def _live(
     resources: Resources, deadline_seconds: int, grace_seconds: int, name: str = ENGINE_CONTAINER
 ) -> dict[str, object]:
     attempts = -(-deadline_seconds // STARTUP_PERIOD_SECONDS)
-    container: dict[str, object] = {"name": name, "startupProbe": {"failureThreshold": attempts}}
+    drained = max(1, grace_seconds - LAST_WORDS_SECONDS)
+    container: dict[str, object] = {
+        "name": name,
+        "startupProbe": {"failureThreshold": attempts},
+        "env": [{"name": GRACE_VARIABLE, "value": str(drained)}],
+    }
     amounts = {"requests": dict(resources.requests), "limits": dict(resources.limits)}
     given = {kind: values for kind, values in amounts.items() if values}
     if given:

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from tandem_runtime.domain.policy import RevisionName, RoleHash
 from tandem_runtime.domain.routing import BUCKETS
@@ -28,6 +28,59 @@ FIRST_TOKEN_EDGES_MILLISECONDS = (
 """Upper edges, about a factor of 1.4 apart: stable's p90 is known to within that factor. One count more: beyond."""
 KEPT_SECONDS = 3900.0
 """Closed slots stay for the hour that the contract promises and for a late reader's five minutes more."""
+
+
+class AcceptanceFields(TypedDict):
+    """Each a list of 128."""
+
+    accepted: list[int]
+    examined: list[int]
+    requests: list[int]
+
+
+class ShadowFields(TypedDict):
+    matched: list[int]
+    examined: list[int]
+
+
+class FirstTokenFields(TypedDict):
+    edgesMilliseconds: list[int]
+    counts: list[int]
+
+
+class StratumFields(TypedDict):
+    policy: int
+    revision: str
+    requests: int
+    errors: int
+    acceptance: AcceptanceFields
+    rounds: int
+    proposed: int
+    emitted: int
+    speculating: int
+    shadow: ShadowFields
+    firstToken: FirstTokenFields
+
+
+class SlotFields(TypedDict):
+    pod: str
+    target: str
+    slot: int
+    arm: str
+    policy: int
+    revision: str
+    tokens: int
+    milliseconds: int
+
+
+class EvidenceDocument(TypedDict):
+    version: int
+    boot: str
+    policy: int
+    admitted: Mapping[str, Mapping[str, int]]
+    serving: bool
+    strata: list[StratumFields]
+    slots: list[SlotFields]
 
 
 class Arm(StrEnum):
@@ -127,7 +180,7 @@ class Ledger:
 
     def document(
         self, *, wall: float, policy: int, admitted: Mapping[str, Mapping[str, int]], serving: bool
-    ) -> dict[str, object]:
+    ) -> EvidenceDocument:
         """The evidence as JSON values, made at one moment."""
         return {
             "version": VERSION,
@@ -140,7 +193,7 @@ class Ledger:
         }
 
 
-def _stratum_fields(key: StratumKey, sums: Stratum) -> dict[str, object]:
+def _stratum_fields(key: StratumKey, sums: Stratum) -> StratumFields:
     return {
         "policy": key.policy,
         "revision": key.revision,
@@ -160,7 +213,7 @@ def _stratum_fields(key: StratumKey, sums: Stratum) -> dict[str, object]:
     }
 
 
-def _slot_fields(slots: Iterable[tuple[SlotKey, SlotSums]]) -> list[dict[str, object]]:
+def _slot_fields(slots: Iterable[tuple[SlotKey, SlotSums]]) -> list[SlotFields]:
     return [
         {
             "pod": key.pod,

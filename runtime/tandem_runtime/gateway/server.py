@@ -1,6 +1,6 @@
-"""Knows how the gateway listens, and how it stops: what has begun ends, what comes late goes elsewhere.
+"""Knows how the gateway serves on its two ports, and how it stops: what has begun ends, what comes late goes elsewhere.
 
-Refuses to know routes and signals: it is told to stop by an event.
+Refuses to know routes of the API, signals, and where policy and pods come from.
 
 Stopping has three steps. First readiness goes, while requests are still taken, since whoever routes to this gateway
 learns of it with a delay (a Service's endpoints in Kubernetes). Then the port closes and requests in progress go on.
@@ -8,75 +8,64 @@ What has not ended at the deadline is cut off.
 """
 
 import asyncio
-import contextlib
-import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
-import uvicorn
-from starlette.types import ASGIApp
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
-from tandem_runtime.domain.errors import SettingRefused
+from tandem_runtime.admin import admin_app, http_server
+from tandem_runtime.gateway.app import Api
+from tandem_runtime.gateway.keys import ApiKeys
 from tandem_runtime.gateway.serving import Gateway
 
-IDLE_CONNECTION_SECONDS = 75
-"""Longer than the 60 s for which common proxies keep a connection, so that the proxy closes it and no request races."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """Where, and how patiently: `notice_seconds` still serving but not ready, `grace_seconds` for what has begun."""
+
+    host: str
+    port: int
+    admin_port: int
+    notice_seconds: float = 3.0
+    grace_seconds: int = 25
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
-    """`notice_seconds`: still serving, no longer ready. `finish_seconds`: for what has begun."""
+class Ports:
+    """What was really bound, where 0 was asked for."""
 
-    notice_seconds: float = 3.0
-    finish_seconds: float = 100.0
-
-
-class _Server(uvicorn.Server):
-    """Signals belong to whoever started us."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        with nullcontext():
-            yield
+    api: int
+    admin: int
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one. Raises SettingRefused."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        raise SettingRefused(f"cannot listen on --host {host} --port {port}: {error.strerror}") from error
-
-
-@asynccontextmanager
-async def listening(app: ASGIApp, listener: socket.socket, *, finish_seconds: float) -> AsyncIterator[None]:
-    """Serve `app` on `listener` while the block lasts; then let requests end for up to `finish_seconds`."""
-    config = uvicorn.Config(
-        app,
-        lifespan="off",
-        ws="none",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=IDLE_CONNECTION_SECONDS,
-        timeout_graceful_shutdown=max(1, round(finish_seconds)),
-    )
-    server = _Server(config)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        yield
-    finally:
-        server.should_exit = True
-        await serving
-
-
-async def serve_until(
-    stop: asyncio.Event, gateway: Gateway, app: ASGIApp, listener: socket.socket, *, drain: Drain
+async def serve_gateway(
+    gateway: Gateway,
+    listening: Listening,
+    *,
+    keys: ApiKeys | None,
+    ending: asyncio.Event,
+    started: asyncio.Future[Ports],
 ) -> None:
-    """Serve until `stop` is set, then drain."""
-    async with listening(app, listener, finish_seconds=drain.finish_seconds):
-        await stop.wait()
+    """Serve until `ending` is set, then drain; `started` is told the ports. Raises OSError for a port in use."""
+
+    async def evidence(_: Request) -> Response:
+        return JSONResponse(gateway.evidence())
+
+    admin = admin_app(
+        trouble=gateway.trouble,
+        registry=gateway.books.metrics.registry,
+        routes=[Route("/internal/evidence", evidence)],
+    )
+    api = Api(gateway, keys=keys).app()
+    host = listening.host
+    async with (
+        http_server(admin, host=host, port=listening.admin_port) as admin_port,
+        http_server(api, host=host, port=listening.port, grace_seconds=listening.grace_seconds) as api_port,
+    ):
+        scoring = asyncio.create_task(gateway.shadow.run())
+        started.set_result(Ports(api_port, admin_port))
+        await ending.wait()
         gateway.draining = True
-        await asyncio.sleep(drain.notice_seconds)
+        await asyncio.sleep(listening.notice_seconds)
+        scoring.cancel()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from tandem_runtime.domain.commands import Emit, Finish, Request
 from tandem_runtime.domain.errors import BadRequest, Overloaded, TandemError, TargetLost
-from tandem_runtime.domain.evidence import Ledger
+from tandem_runtime.domain.evidence import EvidenceDocument, Ledger
 from tandem_runtime.domain.lookahead import Lookahead
 from tandem_runtime.domain.policy import PairRevision, Policy, RevisionName, SpeculationState
 from tandem_runtime.domain.routing import choose_revision, unit_of
@@ -128,14 +128,21 @@ class Gateway:
 
     @property
     def ready(self) -> bool:
-        """Whether a request would be served: there is a policy, and a target for a revision with a weight."""
-        policy = self.in_force.policy
-        if policy is None or self.draining:
-            return False
-        admitted = self.fleet.targets.admitted()
-        return any(admitted.get(revision.target) for revision in policy.revisions if revision.weight)
+        return self.trouble() is None
 
-    def evidence(self) -> dict[str, object]:
+    def trouble(self) -> str | None:
+        """Why a request would not be served; None where there are a policy and a target for some weight."""
+        policy = self.in_force.policy
+        if self.draining:
+            return "draining"
+        if policy is None:
+            return self.in_force.refused or "there is no policy yet"
+        admitted = self.fleet.targets.admitted()
+        if not any(admitted.get(revision.target) for revision in policy.revisions if revision.weight):
+            return "no target pod of a revision with a weight is ready"
+        return None
+
+    def evidence(self) -> EvidenceDocument:
         """The document of /internal/evidence, made at one moment."""
         policy = self.in_force.policy
         return self.books.ledger.document(
