@@ -24,9 +24,9 @@ from examples.pairs.vocabulary import END_ID
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from tandem_runtime.domain.sampling import coupled_choice
-from tandem_runtime.domain.tokens import SamplingParameters
+from tandem_runtime.domain.tokens import SamplingParameters, Verification
 from tandem_runtime.domain.verification import verify_coupled
+from tandem_runtime.engines.sampler import coupled_choice, guess
 from tandem_runtime.engines.torch_engine.loading import load_decoder
 from tandem_runtime.engines.torch_engine.model import Decoder, causal_attention
 
@@ -111,7 +111,7 @@ def count_rounds(draft: Decoder, text: Continuation) -> Count:
 
 def coupled(parameters: SamplingParameters) -> Choose:
     """The target's own choice under the shared noise."""
-    return lambda logits, offset: torch.tensor([coupled_choice(row, parameters, offset) for row in logits.tolist()])
+    return lambda logits, offset: torch.tensor([coupled_choice(row, parameters, offset) for row in logits.numpy()])
 
 
 @torch.inference_mode()
@@ -119,7 +119,10 @@ def _proposals(draft: Decoder, text: Continuation) -> list[int]:
     """What the draft would propose at each offset, given all that came before it."""
     known = torch.tensor([text.prompt + text.output[:-1]])
     rows: Tensor = draft(known, torch.arange(known.shape[1]), causal_attention)[0, len(text.prompt) - 1 :]
-    return [coupled_choice(row, text.parameters, offset) for offset, row in enumerate(rows.tolist())]
+    return [
+        guess(row, text.parameters, verification=Verification.COUPLED, position=offset)[0]
+        for offset, row in enumerate(rows.numpy())
+    ]
 
 
 def _ended(output: list[int]) -> tuple[int, ...]:

@@ -85,6 +85,13 @@ def fresh_decoder(config: DecoderConfig, *, seed: int) -> Decoder:
     return decoder
 
 
+def sharpened(decoder: Decoder, factor: float) -> Decoder:
+    """The decoder, in place, with all its logits multiplied by ``factor``: the last norm's weights carry it."""
+    with torch.no_grad():
+        decoder.model.norm.weight.mul_(factor)
+    return decoder
+
+
 def text_loss(decoder: Decoder, windows: Tensor) -> Tensor:
     """Mean cross-entropy, in nats per token, of ``windows`` [batch, time + 1]."""
     logits = decoder(windows[:, :-1], _positions(windows), causal_attention)

@@ -17,7 +17,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from tandem_runtime.domain.errors import ModelRefused
-from tandem_runtime.model_folder import Digests, check_model_folder, digests_of
+from tandem_runtime.model_folder import Digests, digests_of, tokenizer_digest_of
 
 logger = logging.getLogger(__name__)
 
@@ -27,12 +27,16 @@ _LAST_WORDS_CHARACTERS: Final = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What to fetch. `revision` is for hf:// only; `digest`, where given, must be the model's."""
+    """What to fetch. `revision` is for hf:// only; `digest`, where given, must be the model's.
+
+    `tokenizer_only`: what a gateway needs, without weights; then there is no digest to compare.
+    """
 
     uri: str
     into: Path
     revision: str | None = None
     digest: str | None = None
+    tokenizer_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ class Hub:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    digest: str
+    digest: str | None
     tokenizer: str
     commit: str | None
     path: str
@@ -68,6 +72,8 @@ def run_fetch(order: Order, hub: Hub, *, last_words: Path | None) -> int:
 def fetch(order: Order, hub: Hub) -> Fetched:
     """Raises ModelRefused naming the URI, the file or the digest, and what to do."""
     folder, commit = _place(order, hub)
+    if order.tokenizer_only:
+        return Fetched(digest=None, tokenizer=tokenizer_digest_of(folder), commit=commit, path=str(folder))
     logger.info("hashing path=%s", folder)
     digests = digests_of(folder)
     _check_digest(order, digests)
@@ -92,9 +98,7 @@ def _local_folder(order: Order, host: str, path: str) -> Path:
         raise ModelRefused(f"uri {order.uri!r}: a file URI has three slashes and a full path, file:///path")
     if order.revision is not None:
         raise ModelRefused(f"revision {order.revision!r}: a file URI has no revisions; leave it out")
-    folder = Path(unquote(path))
-    check_model_folder(folder)
-    return folder
+    return Path(unquote(path))
 
 
 def _check_digest(order: Order, digests: Digests) -> None:
@@ -106,7 +110,8 @@ def _check_digest(order: Order, digests: Digests) -> None:
 
 
 def _download(order: Order, hub: Hub, repository: str) -> tuple[Path, str]:
-    from tandem_runtime.hub import download  # noqa: PLC0415  # the hub's library takes a second to load
+    from tandem_runtime.hub import MODEL_FILES, TOKENIZER_FILES, download  # noqa: PLC0415  # the hub's library takes a second to load
 
-    commit = download(repository, order.revision, into=order.into, endpoint=hub.endpoint, token=hub.token)
+    files = TOKENIZER_FILES if order.tokenizer_only else MODEL_FILES
+    commit = download(repository, order.revision, files=files, into=order.into, endpoint=hub.endpoint, token=hub.token)
     return order.into, commit

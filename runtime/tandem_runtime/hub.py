@@ -22,15 +22,23 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError:
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from tandem_runtime.domain.errors import ModelRefused
 
 logger = logging.getLogger(__name__)
 
-_WANTED_FILES: Final = ("*.safetensors", "*.json", "*.jinja", "LICENSE*")
+MODEL_FILES: Final = ("*.safetensors", "*.json", "*.jinja", "LICENSE*")
 """No pickles, no code, no weights of other frameworks."""
+
+TOKENIZER_FILES: Final = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
 
 _UNWANTED_FILES: Final = "*/*"
 """Subfolders hold the same weights for other libraries; a model folder is flat."""
@@ -39,14 +47,19 @@ _PROGRESS_SECONDS: Final = 10.0
 _ANSWER_SECONDS: Final = 30.0
 
 
-def download(repository: str, revision: str | None, *, into: Path, endpoint: str | None, token: str | None) -> str:
-    """The commit that `into` holds now. Raises ModelRefused naming repository, revision or space, and what to do."""
+def download(
+    repository: str, revision: str | None, *, files: Sequence[str], into: Path, endpoint: str | None, token: str | None
+) -> str:
+    """The commit whose `files` (patterns) `into` holds now.
+
+    Raises ModelRefused naming repository, revision or space, and what to do.
+    """
     with _translated(repository, revision):
         info = HfApi(endpoint=endpoint, token=token or False).model_info(
             repository, revision=revision, files_metadata=True, timeout=_ANSWER_SECONDS
         )
         commit = str(info.sha)
-        size = _size_bytes(info.siblings or ())
+        size = sum(each.size or 0 for each in info.siblings or () if _is_wanted(each.rfilename, files))
         into.mkdir(parents=True, exist_ok=True)
         _check_space(into, size)
         with _progress(into, size):
@@ -54,7 +67,7 @@ def download(repository: str, revision: str | None, *, into: Path, endpoint: str
                 repository,
                 revision=commit,
                 local_dir=into,
-                allow_patterns=list(_WANTED_FILES),
+                allow_patterns=list(files),
                 ignore_patterns=_UNWANTED_FILES,
                 endpoint=endpoint,
                 token=token or False,
@@ -62,12 +75,8 @@ def download(repository: str, revision: str | None, *, into: Path, endpoint: str
     return commit
 
 
-def _size_bytes(files: Sequence[RepoSibling]) -> int:
-    return sum(file.size or 0 for file in files if _is_wanted(file.rfilename))
-
-
-def _is_wanted(name: str) -> bool:
-    return not fnmatch(name, _UNWANTED_FILES) and any(fnmatch(name, pattern) for pattern in _WANTED_FILES)
+def _is_wanted(name: str, files: Sequence[str]) -> bool:
+    return not fnmatch(name, _UNWANTED_FILES) and any(fnmatch(name, pattern) for pattern in files)
 
 
 def _check_space(into: Path, size_bytes: int) -> None:

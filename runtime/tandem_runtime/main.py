@@ -310,13 +310,20 @@ def _add_fetch_arguments(parser: argparse.ArgumentParser) -> None:
     add("--uri", required=True, help="file:///path or hf://organisation/name")
     add("--revision", help="branch, tag or commit of an hf:// repository (default: main)")
     add("--digest", help="refuse the model unless this is its digest, sha256:...")
+    add("--tokenizer-only", action="store_true", help="only what a gateway needs; compares no digest")
     add("--into", required=True, metavar="PATH", help="folder for what is downloaded; unused for file:// URIs")
 
 
 def _run_fetch(arguments: argparse.Namespace, settings: Settings) -> int:
     from tandem_runtime.fetch import Hub, Order, run_fetch  # noqa: PLC0415  # only for who fetches
 
-    order = Order(uri=arguments.uri, revision=arguments.revision, digest=arguments.digest, into=Path(arguments.into))
+    order = Order(
+        uri=arguments.uri,
+        revision=arguments.revision,
+        digest=arguments.digest,
+        into=Path(arguments.into),
+        tokenizer_only=arguments.tokenizer_only,
+    )
     hub = Hub(endpoint=settings.hugging_face_endpoint, token=settings.hugging_face_token)
     return run_fetch(order, hub, last_words=settings.termination_message_path)
 

@@ -10,7 +10,7 @@ goes over `*.safetensors`, `config.json` and `generation_config.json`, the token
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,35 +29,36 @@ class Digests:
 
 def check_model_folder(folder: Path) -> None:
     """Raises ModelRefused naming what is missing."""
-    if not folder.is_dir():
-        what = "is a file" if folder.exists() else "does not exist"
-        raise ModelRefused(f"{folder} {what}; name a folder with config.json, tokenizer.json and *.safetensors")
-    missing = [name for name in _NEEDED if not (folder / name).is_file()]
-    if not any(folder.glob("*.safetensors")):
-        missing.append("*.safetensors")
-    if missing:
-        raise ModelRefused(f"{folder} is no model folder: it lacks {', '.join(missing)}")
+    _check(folder, (*_NEEDED, "*.safetensors"))
 
 
 def digests_of(folder: Path) -> Digests:
     """Reads every byte of the folder's model files: about a second per gigabyte. Raises ModelRefused."""
     check_model_folder(folder)
-    try:
-        return Digests(model=_digest(folder, _MODEL_FILES), tokenizer=_digest(folder, _TOKENIZER_FILES))
-    except OSError as error:
-        raise ModelRefused(f"{error.filename} cannot be read: {error.strerror}") from error
+    return Digests(model=_digest(folder, _MODEL_FILES), tokenizer=_digest(folder, _TOKENIZER_FILES))
 
 
 def tokenizer_digest_of(folder: Path) -> str:
     """Of a folder that may hold nothing but a tokenizer. Raises ModelRefused."""
-    if not (folder / "tokenizer.json").is_file():
-        raise ModelRefused(f"{folder} has no tokenizer.json; name the folder that holds the model's")
+    _check(folder, ("tokenizer.json",))
     return _digest(folder, _TOKENIZER_FILES)
+
+
+def _check(folder: Path, needed: Sequence[str]) -> None:
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise ModelRefused(f"{folder} {what}; name a folder with {', '.join(needed)}")
+    missing = [pattern for pattern in needed if not any(folder.glob(pattern))]
+    if missing:
+        raise ModelRefused(f"{folder} is no model folder: it lacks {', '.join(missing)}")
 
 
 def _digest(folder: Path, patterns: Iterable[str]) -> str:
     files = sorted((file for pattern in patterns for file in folder.glob(pattern)), key=lambda file: file.name)
-    lines = "".join(f"{_file_digest(file)}  {file.name}\n" for file in files)
+    try:
+        lines = "".join(f"{_file_digest(file)}  {file.name}\n" for file in files)
+    except OSError as error:
+        raise ModelRefused(f"{error.filename} cannot be read: {error.strerror}") from error
     return f"sha256:{hashlib.sha256(lines.encode()).hexdigest()}"
 
 

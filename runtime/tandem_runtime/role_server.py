@@ -9,16 +9,22 @@ The admin side comes first and says "loading" while the model loads on another t
 import asyncio
 import hashlib
 import logging
+import os
+import threading
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from prometheus_client import CollectorRegistry, Gauge
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from tandem_runtime.admin import admin_app, http_server
 from tandem_runtime.domain.tokens import Incarnation
@@ -27,6 +33,7 @@ from tandem_runtime.engines.pace import PacedModel, cost_named
 from tandem_runtime.engines.scripted import SCHEME, load_scripted_model
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
+from tandem_runtime.memory import working_set_bytes
 from tandem_runtime.model_folder import digests_of
 from tandem_runtime.ports import Clock, StepModel
 from tandem_runtime.tokenizer import FolderTokenizer
@@ -34,6 +41,8 @@ from tandem_runtime.wire.roles import DraftRole, Role, TargetRole
 from tandem_runtime.wire.server import EngineServer
 
 logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 DEFAULT_SCRIPTED_LENGTH = 4096
 
@@ -69,6 +78,7 @@ class Engine:
 
     role: Role
     running: AbstractContextManager[object]
+    model: StepModel
 
     def __enter__(self) -> Self:
         self.running.__enter__()
@@ -84,10 +94,10 @@ def load_engine(name: RoleName, options: EngineOptions, *, clock: Clock) -> Engi
     match name:
         case RoleName.TARGET:
             target = BatchedTarget(model, facts, clock=clock)
-            return Engine(TargetRole(target), target)
+            return Engine(TargetRole(target), target, model)
         case RoleName.DRAFT:
             draft = BatchedDraft(model, facts, clock=clock)
-            return Engine(DraftRole(draft), draft)
+            return Engine(DraftRole(draft), draft, model)
 
 
 def load_model(options: EngineOptions, *, clock: Clock) -> tuple[StepModel, EngineFacts]:
@@ -145,11 +155,18 @@ class _State:
 
     starting: str | None = "the model is loading"
     server: EngineServer | None = None
+    engine: Engine | None = None
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
     def __post_init__(self) -> None:
         gauge = Gauge("tandem_engine_sessions", "Sessions that the engine holds now.", registry=self.registry)
         gauge.set_function(lambda: self.server.sessions if self.server else 0)
+
+    async def memory(self, _: Request) -> Response:
+        """What the operator's memory check reads. This engine refuses what does not fit and never preempts."""
+        kv_used = self.engine.model.kv_used if self.engine else 0.0
+        held = working_set_bytes(process=os.getpid())
+        return JSONResponse({"workingSetBytes": held, "kvBasisPoints": round(kv_used * 10_000), "preempting": False})
 
     def trouble(self) -> str | None:
         return self.starting or (self.server.refusal if self.server else None)
@@ -160,14 +177,54 @@ async def serve_role(
 ) -> None:
     """Serve what `load` gives until `ending` is set, then drain. Raises ModelRefused and OSError (a port in use)."""
     state = _State()
-    app = admin_app(trouble=state.trouble, registry=state.registry)
+    routes = [Route("/internal/memory", state.memory)]
+    app = admin_app(trouble=state.trouble, registry=state.registry, routes=routes)
     async with http_server(app, host=options.host, port=options.admin_port) as admin_port:
         logger.info("loading role=%s admin=%s:%d", name, options.host, admin_port)
-        with await asyncio.to_thread(load) as engine:
-            async with EngineServer(engine.role, host=options.host, port=options.port) as server:
-                state.server, state.starting = server, None
-                logger.info("serving role=%s address=%s:%d", name, options.host, server.port)
-                await ending.wait()
-                logger.info("draining role=%s sessions=%d", name, server.sessions)
-                await server.drain(grace_seconds=options.grace_seconds)
+        engine = await _loaded(load, ending)
+        if engine is not None:
+            with engine:
+                await _serve(engine, options, state, ending=ending, name=name)
     logger.info("ended role=%s", name)
+
+
+async def _serve(
+    engine: Engine, options: ServeOptions, state: _State, *, ending: asyncio.Event, name: RoleName
+) -> None:
+    async with EngineServer(engine.role, host=options.host, port=options.port) as server:
+        state.server, state.engine, state.starting = server, engine, None
+        logger.info("serving role=%s address=%s:%d", name, options.host, server.port)
+        await ending.wait()
+        logger.info("draining role=%s sessions=%d", name, server.sessions)
+        await server.drain(grace_seconds=options.grace_seconds)
+
+
+async def _loaded(load: Callable[[], Engine], ending: asyncio.Event) -> Engine | None:
+    """The engine, or None where the end is asked for first."""
+    loaded = _on_a_thread(load)
+    asked_to_end = asyncio.create_task(ending.wait())
+    either: list[asyncio.Future[Any]] = [loaded, asked_to_end]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    asked_to_end.cancel()
+    return None if loaded.cancel() else loaded.result()
+
+
+def _on_a_thread(work: Callable[[], Result]) -> asyncio.Future[Result]:
+    """A daemon, unlike those of the loop's own pool: a model half read does not keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+
+    def tell(outcome: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(lambda: None if future.done() else outcome())
+
+    def run() -> None:
+        try:
+            result = work()
+        except Exception as error:
+            tell(partial(future.set_exception, error))
+        else:
+            tell(partial(future.set_result, result))
+
+    threading.Thread(target=run, name="load", daemon=True).start()
+    return future

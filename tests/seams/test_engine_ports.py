@@ -409,13 +409,21 @@ async def test_a_cancelled_round_leaves_the_session_as_it_was(pair: Pair) -> Non
     with target_of(pair.target()) as target:
         expected = await plain(target, opening("a"), 3)
         await target.open(opening("b"))
-        asked = asyncio.create_task(target.verify(round_of(0, 0, (1, 2), name="b")))
+        asked = asyncio.create_task(target.verify(round_of(0, 0, expected[:2], name="b")))
         await asyncio.sleep(0)
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asked
         verdict = await target.verify(round_of(0, 0, expected[:2], name="b"))
     assert (verdict.accepted, verdict.token) == (2, expected[2])
+
+
+async def test_a_round_with_another_proposal_is_not_the_same_round(pair: Pair) -> None:
+    with target_of(pair.target()) as target:
+        await target.open(opening())
+        await target.verify(round_of(0, 0, (1, 2)))
+        with pytest.raises(StaleOffset, match="another proposal"):
+            await target.verify(round_of(0, 0, (1, 3)))
 
 
 async def test_there_is_no_room_beyond_the_last_slot_until_one_is_closed(pair: Pair) -> None:

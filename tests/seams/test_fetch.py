@@ -162,6 +162,19 @@ def test_a_second_fetch_downloads_nothing_again(hub: LoopbackHub, tmp_path: Path
     assert (fetch(order, Hub(hub.endpoint)), hub.downloaded) == (first, [])
 
 
+def test_a_gateway_fetches_what_its_tokenizer_needs_and_no_weights(hub: LoopbackHub, tmp_path: Path) -> None:
+    order = Order(uri="hf://organisation/name", into=tmp_path / "into", tokenizer_only=True)
+    assert fetch(order, Hub(hub.endpoint)) == Fetched(None, TOKENIZER, COMMIT, str(tmp_path / "into"))
+    assert sorted(hub.downloaded) == sorted(name for name in FILES if not name.endswith(".safetensors"))
+
+
+def test_a_folder_with_a_tokenizer_alone_is_enough_for_a_gateway(folder: Path) -> None:
+    for weights in folder.glob("*.safetensors"):
+        weights.unlink()
+    order = Order(uri=f"file://{folder}", into=folder, tokenizer_only=True)
+    assert fetch(order, Hub()) == Fetched(None, TOKENIZER, None, str(folder))
+
+
 BAD_ORDERS = [
     ("s3://bucket/model", None, "write file:///path or hf://organisation/name"),
     ("/plain/path", None, "write file:///path or hf://organisation/name"),

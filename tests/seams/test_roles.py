@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 
 import httpx
@@ -17,6 +18,7 @@ from tandem_runtime import main
 from tandem_runtime.domain.errors import Overloaded, TargetLost
 from tandem_runtime.domain.tokens import Opened, OpenSession, Proposal, ProposeRound, SessionId
 from tandem_runtime.engines.scripted import chain_logits
+from tandem_runtime.role_server import Engine, RoleName, ServeOptions, serve_role
 from tandem_runtime.wire.client import RemoteDraft, RemoteTarget
 
 SCRIPT = "scripted:tandem_runtime.engines.scripted:chain_logits"
@@ -43,6 +45,24 @@ async def role(name: str, port: int, admin_port: int) -> AsyncIterator[asyncio.s
 def likeliest(prefix: tuple[int, ...]) -> int:
     logits = chain_logits(prefix)
     return logits.index(max(logits))
+
+
+async def test_a_target_tells_how_much_memory_it_holds() -> None:
+    port, admin_port = free_ports()
+    async with (
+        role("target", port, admin_port),
+        RemoteTarget(f"127.0.0.1:{port}", backoff=QUICK) as remote,
+        httpx.AsyncClient() as client,
+    ):
+        await remote.wait_connected()
+        memory = f"http://127.0.0.1:{admin_port}/internal/memory"
+        empty = (await client.get(memory)).json()
+        opened = await remote.open(opening("s", prompt=(1,) * 1000))
+        await remote.verify(verify(opened, "s"))
+        held = (await client.get(memory)).json()
+    assert empty == {"workingSetBytes": empty["workingSetBytes"], "kvBasisPoints": 0, "preempting": False}
+    assert 10 * 2**20 < empty["workingSetBytes"] < 4 * 2**30
+    assert held["kvBasisPoints"] == round(1000 / (64 * 4096) * 10_000)
 
 
 async def test_a_target_process_judges_and_drains_at_sigterm() -> None:
@@ -84,6 +104,34 @@ async def test_a_target_killed_in_a_run_is_target_lost_and_found_again_when_it_i
         async with role("target", port, admin_port):
             await remote.wait_connected()
             assert (await remote.open(greedy())).incarnation != opened.incarnation
+
+
+async def test_a_target_that_hangs_with_its_socket_open_is_lost_by_its_pings() -> None:
+    """Takes the ping timeout, ten seconds: nothing shorter tells a hung peer from a busy one."""
+    port, admin_port = free_ports()
+    async with role("target", port, admin_port) as child, RemoteTarget(f"127.0.0.1:{port}", backoff=QUICK) as remote:
+        await remote.wait_connected()
+        opened = await remote.open(greedy())
+        child.send_signal(signal.SIGSTOP)
+        async with asyncio.timeout(30):
+            with pytest.raises(TargetLost, match="broke: UNAVAILABLE"):
+                await remote.verify(verify(opened, "s"))
+        child.send_signal(signal.SIGCONT)
+        await remote.wait_connected()
+
+
+async def test_the_end_asked_for_while_the_model_loads_does_not_wait_for_it() -> None:
+    ending, reading = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def load() -> Engine:
+        loop.call_soon_threadsafe(ending.set)
+        reading.wait()
+        raise AssertionError("nobody hears this")
+
+    options = ServeOptions(host="127.0.0.1", port=0, admin_port=0, grace_seconds=1)
+    await serve_role(load, options, ending=ending, name=RoleName.TARGET)
+    reading.set()
 
 
 async def go_on_until_it_fails(remote: RemoteTarget, opened: Opened) -> None:
@@ -141,18 +189,16 @@ def test_a_port_in_use_is_one_line_and_exit_1(which: str, capsys: pytest.Capture
     assert f"tandem-runtime target: cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
 
 
-LIGHT_MODULES = [
-    "tandem_runtime.main",
-    "tandem_runtime.gateway",
-    "tandem_runtime.wire.client",
-    "tandem_runtime.wire.server",
-    "tandem_runtime.role_server",
-    "tandem_runtime.admin",
-    "tandem_runtime.fetch",
-]
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+package = importlib.import_module(sys.argv[1])
+for module in pkgutil.walk_packages(getattr(package, "__path__", []), package.__name__ + "."):
+    importlib.import_module(module.name)
+sys.exit("torch" in sys.modules)
+"""
 
 
-@pytest.mark.parametrize("module", LIGHT_MODULES)
-def test_what_serves_without_a_model_imports_no_torch(module: str) -> None:
-    program = f"import sys, {module}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+@pytest.mark.parametrize("name", ["main", "gateway", "wire", "role_server", "fetch"])
+def test_what_serves_without_a_model_imports_no_torch(name: str) -> None:
+    command = [sys.executable, "-c", IMPORT_ALL, f"tandem_runtime.{name}"]
+    assert subprocess.run(command, check=False).returncode == 0

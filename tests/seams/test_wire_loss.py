@@ -33,7 +33,8 @@ from tandem_runtime.domain.errors import (
 from tandem_runtime.domain.tokens import Incarnation, Opened, Proposal, ScoreTokens, SessionId
 from tandem_runtime.wire import codec, transport
 from tandem_runtime.wire import verify_pb2 as pb
-from tandem_runtime.wire.client import RemoteDraft, RemoteTarget
+from tandem_runtime.wire.client import Backoff, RemoteDraft, RemoteTarget
+from tandem_runtime.wire.conversation import MAX_CALLS
 from tandem_runtime.wire.roles import TargetRole
 
 
@@ -254,6 +255,16 @@ async def test_a_message_over_the_limit_is_refused_here_with_the_limit_and_the_l
         assert (await remote.open(opening())).cached_tokens == 3
 
 
+async def test_an_answer_over_the_limit_fails_its_own_call_only() -> None:
+    async with draft_link(CountingDraft()) as remote:
+        opened = await remote.open(opening())
+        with pytest.raises(
+            DraftLost, match=rf"takes \d+ bytes .* limit is {transport.MAX_MESSAGE_BYTES}; send sparser q"
+        ):
+            await remote.propose(propose(opened, "s", k=transport.MAX_MESSAGE_BYTES // 3))
+        assert (await remote.propose(propose(opened, "s", k=2))).ids == (0, 1)
+
+
 async def test_the_longest_prompt_that_the_settings_allow_goes_through() -> None:
     async with target_link(CountingTarget()) as (remote, _):
         prompt = (151_935,) * (4_194_304 // 3 + 100_000)
@@ -287,6 +298,24 @@ async def test_what_makes_no_sense_is_answered_and_the_stream_goes_on() -> None:
             assert (reply.call, reply.failure.kind, reply.failure.parameter) == (call, kind, parameter)
         verdict = await ask(framed(pb.Request(call=6, session=1, verify=pb.Verify(round=4))))
         assert (verdict.call, verdict.verdict.round) == (6, 4)
+
+
+async def test_more_calls_at_once_than_any_engine_holds_are_refused_and_the_rest_is_answered() -> None:
+    engine = CountingTarget()
+    async with target_link(engine) as (remote, _):
+        opened = await remote.open(opening())
+        engine.gate.clear()
+        calls = [asyncio.create_task(remote.verify(verify(opened, "s", round=n))) for n in range(MAX_CALLS + 1)]
+        with pytest.raises(Overloaded, match=f"{MAX_CALLS} calls are in progress"):
+            await calls[-1]
+        engine.gate.set()
+        assert [(await call).round for call in calls[:-1]] == list(range(MAX_CALLS))
+
+
+def test_pauses_double_up_to_the_most_and_chance_shortens_them_by_half_at_most() -> None:
+    longest, shortest = Backoff().pauses(lambda: 0.0), Backoff().pauses(lambda: 1.0)
+    assert [next(longest) for _ in range(7)] == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+    assert [next(shortest) for _ in range(3)] == [0.05, 0.1, 0.2]
 
 
 @asynccontextmanager

@@ -3,10 +3,11 @@
 Refuses to know models, sessions and batches. The specification is `domain.noise`, `domain.sampling` and
 `domain.verification`; this module must equal it, and tests hold it to that. Three things are quicker here. Noise is a
 whole array of uint64 words, with mix(token) kept per vocabulary. Rows beyond the first rejection are not looked at. And
-a filter sorts only the tokens that can pass it:
+only tokens that can matter are sorted, or get a logarithm:
 
-    top-k   those not below the k-th largest logit
-    top-p   those with weight above (1 - top_p) / 2 of the mean: all others together weigh less than 1 - top_p
+    top-k     those not below the k-th largest logit
+    top-p     those with weight above (1 - top_p) / 2 of the mean: all others together weigh less than 1 - top_p
+    coupled   those with a lucky word (one in 16, g > 2.74), and those that beat the likeliest token without one
 
 Logits may be of any float type; all arithmetic is float64.
 """
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tandem_runtime.domain.errors import BadRequest, NotANumber
-from tandem_runtime.domain.noise import Salt, key, uniform_at
+from tandem_runtime.domain.noise import Salt, gumbel, key, uniform_at
 from tandem_runtime.domain.tokens import (
     Proposal,
     SamplingParameters,
@@ -51,6 +52,9 @@ Words = npt.NDArray[np.uint64]
 PERTURBED = 64
 """How many of its likeliest tokens a coupled draft perturbs. Only acceptance depends on it, never the text."""
 
+LUCKY_WORD, LUCKY_GUMBEL = np.uint64(15 << 60), 2.75
+"""Words below the first, which is u = 15/16, have a Gumbel number of 2.7405 at most: below the second."""
+
 SPARSE = 32
 """How many entries of q a draft samples from, and sends, in rejection mode: 1 KB for K = 4."""
 
@@ -80,6 +84,8 @@ def coupled_choice(logits: Logits, parameters: SamplingParameters, position: int
     row = _biased(logits, parameters)
     if parameters.temperature == 0:
         return int(row.argmax())
+    if _is_unfiltered(parameters):
+        return _lucky_argmax(row, parameters, position)
     return _perturbed_argmax(row, _law(row, parameters).ids, parameters, position)
 
 
@@ -130,7 +136,7 @@ def draw(law: Law, u: float) -> TokenId:
 
 def noise_bits(position_key: int, tokens: Ids, *, vocab_size: int) -> Words:
     """`domain.noise.bits` of many tokens."""
-    return _mix(np.uint64(position_key) ^ _mixed_tokens(vocab_size)[tokens])
+    return _mixed(np.uint64(position_key) ^ _mixed_tokens(vocab_size)[tokens])
 
 
 def _verify_coupled(
@@ -191,16 +197,38 @@ def _coupled_guess(logits: Logits, parameters: SamplingParameters, position: int
     row = _biased(logits, parameters)
     if parameters.temperature == 0:
         return int(row.argmax())
-    unfiltered = not parameters.top_k and parameters.top_p >= 1 and parameters.min_p <= 0
-    support = _first_ranked(row, PERTURBED) if unfiltered else _likeliest(_law(row, parameters), PERTURBED).ids
-    return _perturbed_argmax(row, np.sort(support), parameters, position)
+    if _is_unfiltered(parameters):
+        support = np.sort(_first_ranked(row, PERTURBED))
+    else:
+        support = _likeliest(_law(row, parameters), PERTURBED).ids
+    return _perturbed_argmax(row, support, parameters, position)
+
+
+def _is_unfiltered(parameters: SamplingParameters) -> bool:
+    return not parameters.top_k and parameters.top_p >= 1 and parameters.min_p <= 0
+
+
+def _lucky_argmax(row: Floats, parameters: SamplingParameters, position: int) -> TokenId:
+    """The perturbed argmax over a whole row, with logarithms for one token in 16 and a few more."""
+    position_key = key(parameters.seed, parameters.choice, Salt.COUPLED, position)
+    words = _mixed(_mixed_tokens(len(row)) ^ np.uint64(position_key))
+    scores = row / parameters.temperature
+    likeliest = int(row.argmax())
+    beaten = scores[likeliest] + gumbel(int(words[likeliest]))
+    near = np.flatnonzero((words >= LUCKY_WORD) | (scores > beaten - LUCKY_GUMBEL))
+    return int(near[(scores[near] + _gumbels(words[near])).argmax()])
 
 
 def _perturbed_argmax(row: Floats, support: Ids, parameters: SamplingParameters, position: int) -> TokenId:
     position_key = key(parameters.seed, parameters.choice, Salt.COUPLED, position)
     words = noise_bits(position_key, support, vocab_size=len(row))
+    return int(support[(row[support] / parameters.temperature + _gumbels(words)).argmax()])
+
+
+def _gumbels(words: Words) -> Floats:
     u = ((words >> np.uint64(12)).astype(np.float64) + 0.5) / (1 << 52)
-    return int(support[(row[support] / parameters.temperature - np.log(-np.log(u))).argmax()])
+    numbers: Floats = -np.log(-np.log(u))
+    return numbers
 
 
 def _biased(logits: Logits, parameters: SamplingParameters) -> Floats:
@@ -263,15 +291,17 @@ def _likeliest(law: Law, count: int) -> Law:
     return Law(law.ids[kept], law.probabilities[kept] / law.probabilities[kept].sum())
 
 
-def _mix(words: Words) -> Words:
-    """`domain.noise.mix` of many words; uint64 arithmetic wraps as the definition asks."""
-    words = words + np.uint64(0x9E3779B97F4A7C15)
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: Words = words ^ (words >> np.uint64(31))
-    return mixed
+def _mixed(words: Words) -> Words:
+    """`domain.noise.mix` of many words, in their own place; uint64 arithmetic wraps as the definition asks."""
+    words += np.uint64(0x9E3779B97F4A7C15)
+    words ^= words >> np.uint64(30)
+    words *= np.uint64(0xBF58476D1CE4E5B9)
+    words ^= words >> np.uint64(27)
+    words *= np.uint64(0x94D049BB133111EB)
+    words ^= words >> np.uint64(31)
+    return words
 
 
 @lru_cache(maxsize=8)
 def _mixed_tokens(vocab_size: int) -> Words:
-    return _mix(np.arange(vocab_size, dtype=np.uint64))
+    return _mixed(np.arange(vocab_size, dtype=np.uint64))

@@ -5,7 +5,7 @@ Refuses to know how proposals are made or judged.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tandem_runtime.domain.errors import BadRequest, DraftLost, TandemError, TargetLost
 from tandem_runtime.domain.tokens import (
@@ -16,6 +16,7 @@ from tandem_runtime.domain.tokens import (
     SessionId,
     TokenId,
     Verdict,
+    VerifyRound,
 )
 from tandem_runtime.engines.step_loop import Line, StepLoop
 from tandem_runtime.ports import StepModel
@@ -50,8 +51,8 @@ class Session:
     line: Line
     output: list[TokenId]
     floor: int
-    last: Verdict | None = field(default=None)
-    """The verdict of the last round asked for by `verify`: what a repeated request is answered with."""
+    last: tuple[VerifyRound, Verdict] | None = None
+    """The last round asked for by `verify`, and its verdict: what a repeated request is answered with."""
 
     @property
     def prefix(self) -> list[TokenId]:

@@ -3,7 +3,8 @@
 Refuses to know the wire, deadlines, and what model stands behind the steps.
 
 A session moves only on the model's thread. Its state is the prompt, the committed output, and the verdict of the last
-verified round: the same round again returns that verdict, so that a caller who lost a reply may ask once more. A run
+verified round: the same round again returns that verdict, so that a caller who lost a reply may ask once more (with
+another proposal it is not the same round, and is stale). A run
 commits tokens that its reader may never see, since the step under way goes on when the reader leaves; so a later round
 may begin at any offset within the run, and what the run made beyond it is taken back. Any other offset is stale.
 
@@ -91,11 +92,11 @@ class BatchedTarget:
 
     def _verify(self, request: VerifyRound) -> Work[Verdict]:
         session = self._sessions.find(request.session, request.incarnation)
-        if session.last is not None and session.last.round == request.round:
-            return session.last
+        if session.last is not None and session.last[0].round == request.round:
+            return _replayed(*session.last, request)
         _begin_at(session, request.offset)
         verdict = yield from self._round(session, request.round, request.proposal)
-        session.last, session.floor = verdict, len(session.output)
+        session.last, session.floor = (request, verdict), len(session.output)
         return verdict
 
     def _run(self, request: RunRounds, emit: Emit[Verdict]) -> Work[None]:
@@ -136,6 +137,13 @@ class BatchedTarget:
         limit = self._capabilities.max_length
         if length + proposed > limit:
             raise BadRequest(f"{length} tokens and a proposal of {proposed} exceed this model's {limit}")
+
+
+def _replayed(first: VerifyRound, verdict: Verdict, again: VerifyRound) -> Verdict:
+    """The stored verdict, if it is about what is asked."""
+    if (first.offset, first.proposal.ids) != (again.offset, again.proposal.ids):
+        raise StaleOffset(f"round {again.round} was about another proposal, at offset {first.offset}")
+    return verdict
 
 
 def _begin_at(session: Session, offset: int) -> None:

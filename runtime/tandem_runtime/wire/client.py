@@ -10,6 +10,7 @@ A slow reader of a `run` holds nobody up: its verdicts wait at this end, `max_to
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
@@ -35,6 +36,8 @@ from tandem_runtime.domain.tokens import (
 from tandem_runtime.wire import codec, transport
 from tandem_runtime.wire.codec import Scored
 from tandem_runtime.wire.link import Link, expect
+
+logger = logging.getLogger(__name__)
 
 _CONNECT_SECONDS: Final = 5.0
 """A pod in the same cluster answers within milliseconds; one that does not answer in this time is not serving."""
@@ -122,6 +125,9 @@ class RemotePeer:
             return f"no answer within {_CONNECT_SECONDS} s"
         except BadRequest as error:
             return f"the peer speaks another protocol: {error}"
+        except Exception as error:  # a fault of ours must not end the keeping: without it the peer is lost for good
+            logger.exception("link failed peer=%s", self.address)
+            return f"a fault at this end, {type(error).__name__}"
         return "the peer ended the stream"
 
     async def _live(self) -> None:
@@ -136,6 +142,7 @@ class RemotePeer:
                 await stream.wait_for_connection()
             self._link, self.trouble = link, None
             self._linked.set()
+            logger.info("linked peer=%s service=%s", self.address, self.service)
             async for frame in stream:
                 link.take(frame)
 
@@ -144,6 +151,7 @@ class RemotePeer:
         self.trouble = reason
         link, self._link = self._link, None
         if link is not None:
+            logger.warning("link ended peer=%s reason=%s", self.address, reason)
             link.fail(f"the link to {self.address} broke: {reason}")
 
 

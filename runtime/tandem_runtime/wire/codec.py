@@ -81,12 +81,17 @@ _DETERMINISMS_BACK: dict[int, str] = {number: name for name, number in _DETERMIN
 
 def request_frame(body: RequestBody, *, call: int, session: int, bound: Incarnation | None = None) -> bytes:
     """One request as a frame. The incarnation travels only when it is not the one `bound` by Opened."""
-    with _fitting("request"):
+    with _fitting(_suspect(body)):
         message = pb.Request(call=call, session=session)
         if isinstance(body, VerifyRound | RunRounds | ProposeRound | ScoreTokens) and body.incarnation != bound:
             message.incarnation = body.incarnation
         _fill_request(message, body)
         return pb.Requests(requests=[message]).SerializeToString()
+
+
+def _suspect(body: RequestBody) -> str:
+    """What to name if the message cannot be built: the one part of a request that a user writes as ids."""
+    return "prompt" if isinstance(body, OpenSession) else "request"
 
 
 def _fill_request(message: pb.Request, body: RequestBody) -> None:

@@ -19,7 +19,7 @@ from typing import Final
 
 from tandem_runtime.domain.errors import BadRequest, Overloaded, SessionLost, TandemError, TargetLost
 from tandem_runtime.domain.tokens import Incarnation, Opened, SessionId
-from tandem_runtime.wire import codec
+from tandem_runtime.wire import codec, transport
 from tandem_runtime.wire.codec import Ended, IncomingRequest
 from tandem_runtime.wire.outbox import Outbox
 from tandem_runtime.wire.roles import Role
@@ -139,8 +139,11 @@ class Conversation:
         task.add_done_callback(lambda _: self._calls.pop(request.call, None))
 
     async def _answer(self, request: IncomingRequest, seat: _Seat, before: asyncio.Task[None] | None) -> None:
-        if before is not None:
-            await asyncio.wait([before])
+        ahead = {before} if before is not None else set()
+        if request.kind == "open":
+            ahead |= self._closings  # what is being freed is room for this one
+        if ahead:
+            await asyncio.wait(ahead)
         try:
             await self._reply(request, seat)
         except TandemError as error:
@@ -158,7 +161,9 @@ class Conversation:
             async for reply in replies:
                 if isinstance(reply, Opened):
                     seat.bound = reply.incarnation
-                self.outbox.put(codec.reply_frame(reply, call=request.call))
+                frame = codec.reply_frame(reply, call=request.call)
+                transport.check_reply(len(frame))
+                self.outbox.put(frame)
                 await self.outbox.room()
 
     def _refuse(self, call: int, error: TandemError) -> None:

@@ -122,7 +122,7 @@ class Link:
     def _call(self, seat: _Seat, request: RequestBody) -> Iterator[_Inbox]:
         call = next(self._calls)
         frame = codec.request_frame(request, call=call, session=seat.number, bound=seat.bound)
-        transport.check_message(len(frame))
+        transport.check_request(len(frame))
         inbox = self._inboxes[call] = _Inbox()
         seat.calls.add(call)
         self.outbox.put(frame)

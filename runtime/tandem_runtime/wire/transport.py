@@ -6,7 +6,7 @@ end or refuse a stream is written here with its reason; both ends read the same 
 
 from typing import Final
 
-from tandem_runtime.domain.errors import BadRequest, ModelRefused
+from tandem_runtime.domain.errors import BadRequest, ModelRefused, TargetLost
 from tandem_runtime.domain.tokens import Capabilities
 
 TARGET_SERVICE: Final = "tandem.verify.v1.Target"
@@ -22,8 +22,9 @@ _OPEN_OVERHEAD_BYTES: Final = 64 * 2**10
 """What an Open holds beside its token ids: parameters, and a logit bias of up to 4000 entries of 14 bytes."""
 
 _NEVER_MILLISECONDS: Final = 2**31 - 1
-_KEEPALIVE_MILLISECONDS: Final = 10_000
-_KEEPALIVE_TIMEOUT_MILLISECONDS: Final = 5_000
+_KEEPALIVE_MILLISECONDS: Final = 5_000
+_PING_TIMEOUT_MILLISECONDS: Final = 10_000
+"""A process that shares its cores with many others may be late by seconds and is still alive."""
 
 Options = list[tuple[str, int]]
 
@@ -33,7 +34,10 @@ _BOTH_ENDS: Final[Options] = [
     # A node that vanishes sends no goodbye, and a process that hangs keeps its sockets: pings find both in 15 s, where
     # TCP alone would take a quarter of an hour.
     ("grpc.keepalive_time_ms", _KEEPALIVE_MILLISECONDS),
-    ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MILLISECONDS),
+    ("grpc.keepalive_timeout_ms", _PING_TIMEOUT_MILLISECONDS),
+    # The ping that measures bandwidth has a timeout of its own, a minute by default, and while it is out no keepalive
+    # ping is sent: a peer that hangs just after a burst of data would be found by this one only.
+    ("grpc.http2.ping_timeout_ms", _PING_TIMEOUT_MILLISECONDS),
     # Ping on quiet links too, and without end: else the first request after a quiet hour finds the dead peer.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
@@ -64,13 +68,21 @@ SERVER_OPTIONS: Final[Options] = [
 ]
 
 
-def check_message(size_bytes: int) -> None:
+def check_request(size_bytes: int) -> None:
     """Refuse here what the peer's transport would refuse by ending the stream with all its sessions."""
     if size_bytes > MAX_MESSAGE_BYTES:
         raise BadRequest(
             f"the request takes {size_bytes} bytes on the link to the engine, whose limit is {MAX_MESSAGE_BYTES}; "
             "shorten the prompt",
             parameter="prompt",
+        )
+
+
+def check_reply(size_bytes: int) -> None:
+    """As `check_request`, for what an engine says: full-vocabulary rows of q can be that long."""
+    if size_bytes > MAX_MESSAGE_BYTES:
+        raise TargetLost(
+            f"the engine's answer takes {size_bytes} bytes on a link whose limit is {MAX_MESSAGE_BYTES}; send sparser q"
         )
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from tandem_runtime.domain.errors import ModelRefused, Overloaded
 from tandem_runtime.engines.torch_engine.cache import Attention, KeyValueCache
-from tandem_runtime.engines.torch_engine.loading import load_decoder
+from tandem_runtime.engines.torch_engine.loading import load_decoder, read_config
 from tandem_runtime.engines.torch_engine.model import Decoder
 from tandem_runtime.ports import Logits, Row
 
@@ -152,13 +152,29 @@ def load_torch_model(
     """
     if dtype not in DTYPES:
         raise ModelRefused(f"--dtype {dtype}: this engine computes in {' or '.join(DTYPES)}")
+    length = _allowed_length(folder, max_length)
+    for option, value in (("--threads", threads), ("--max-sessions", max_sessions), ("--max-length", length)):
+        if value < 1:
+            raise ModelRefused(f"{option} {value}: give 1 or more")
     torch.set_num_threads(threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     decoder = load_decoder(folder, dtype=DTYPES[dtype], device=device)
-    limit = decoder.config.max_position_embeddings
-    if max_length is not None and max_length > limit:
-        raise ModelRefused(f"--max-length {max_length}: {folder / 'config.json'} allows {limit} positions")
-    return TorchModel(decoder, max_sessions=max_sessions, max_length=max_length or limit)
+    try:
+        return TorchModel(decoder, max_sessions=max_sessions, max_length=length)
+    except (MemoryError, RuntimeError) as error:  # torch says "not enough memory" on a CPU by a RuntimeError
+        if "memory" not in str(error):
+            raise
+        raise ModelRefused(
+            f"--max-sessions {max_sessions} of --max-length {length}: there is no memory for so many keys and values; "
+            "lower either"
+        ) from error
+
+
+def _allowed_length(folder: Path, asked: int | None) -> int:
+    limit = read_config(folder).max_position_embeddings
+    if asked is not None and asked > limit:
+        raise ModelRefused(f"--max-length {asked}: {folder / 'config.json'} allows {limit} positions")
+    return limit if asked is None else asked
 
 
 def _wanted(rows: Sequence[Row]) -> list[int]:

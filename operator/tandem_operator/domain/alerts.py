@@ -1,0 +1,175 @@
+"""Knows which alert means what for which revision: roll back once, abort a canary, or note it and do nothing.
+
+Refuses to know HTTP and how a rollback is done.
+
+An alert reaches the object as an *intent*, one annotation per (fingerprint, startsAt, object, revision label), so that
+repeats, late arrivals and twin Alertmanagers are one alert. An alert is taken for a statement about what served when it
+started, never for a command: one that started before the active revision did says nothing about it, a resolved one says
+nothing at all, and one that finds a revision which a rollback brought back finds the best there is. At most one
+rollback within 24 hours is an alert's; after that somebody has to look.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from tandem_operator.domain import record
+from tandem_operator.domain.observed import MadeStableBy, StoredRevision
+from tandem_operator.domain.progress import AlertAction, AnsweredAlert, Progress
+from tandem_operator.domain.spec import AlertSelector, Rollback
+
+PREFIX = "alert.tandem.dev/"
+BETWEEN_ROLLBACKS = timedelta(hours=24)
+MOST_KEPT = 20
+"""Alerts kept in status, and intents that may stand on an object at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """A firing alert that named this object: `revision` is its label, "" where it has none."""
+
+    name: str
+    starts_at: datetime
+    revision: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def selected(labels: Mapping[str, str], selector: AlertSelector) -> bool:
+    """Whether an alert is meant: by its name, or by all of `matchLabels` where there are any."""
+    wanted = selector.match_labels.items()
+    by_labels = bool(wanted) and all(labels.get(key) == value for key, value in wanted)
+    return labels.get("alertname", "") in selector.names or by_labels
+
+
+def intents(annotations: Mapping[str, str]) -> Mapping[str, Intent | None]:
+    """The intents on an object by key, oldest alert first; None for one that cannot be read."""
+    found = {name.removeprefix(PREFIX): _read(text) for name, text in annotations.items() if name.startswith(PREFIX)}
+    unknown = datetime.max.replace(tzinfo=record.EPOCH.tzinfo)
+    return dict(sorted(found.items(), key=lambda pair: (unknown if pair[1] is None else pair[1].starts_at, pair[0])))
+
+
+def _read(text: str) -> Intent | None:
+    try:
+        return record.load(Intent, json.loads(text))
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What an alert meets: `canary` is "" without one, `previous` what a rollback would return to, None without one."""
+
+    now: datetime
+    rules: Rollback
+    stable: StoredRevision | None
+    previous: StoredRevision | None
+    canary: str = ""
+    canary_since: datetime | None = None
+    returning: bool = False
+    answered: Sequence[AnsweredAlert] = ()
+
+
+def judge(intent: Intent, standing: Standing) -> tuple[AlertAction, str]:
+    """What becomes of an alert, and why.
+
+    RULES are asked in order; the first that answers decides. An alert that started two minutes after v2 was promoted,
+    with v1 to return to, falls through all of them: RolledBack.
+    """
+    for rule in RULES:
+        answer = rule(intent, standing)
+        if answer is not None:
+            return answer
+    return (AlertAction.ROLLED_BACK, "started while the active revision served, within the rollback window")
+
+
+Answer = tuple[AlertAction, str] | None
+
+
+def _not_meant(intent: Intent, standing: Standing) -> Answer:
+    if selected({**intent.labels, "alertname": intent.name}, standing.rules.on_alerts):
+        return None
+    return (AlertAction.IGNORED, "spec.rollback.onAlerts does not select it")
+
+
+def _on_its_way(intent: Intent, standing: Standing) -> Answer:
+    del intent
+    return (AlertAction.IGNORED, "a rollback is under way already") if standing.returning else None
+
+
+def _about_another(intent: Intent, standing: Standing) -> Answer:
+    active = {standing.canary, standing.stable.name if standing.stable else ""}
+    if not intent.revision or intent.revision in active:
+        return None
+    return (AlertAction.IGNORED, f"it speaks of revision {intent.revision}, which does not serve")
+
+
+def _about_the_canary(intent: Intent, standing: Standing) -> Answer:
+    """While a canary runs it is the last change; an alert from before it is judged as stable's."""
+    if not standing.canary or standing.canary_since is None:
+        return None
+    if intent.revision != standing.canary and intent.starts_at < standing.canary_since:
+        return None
+    if standing.rules.dry_run:
+        return (AlertAction.WOULD_ROLL_BACK, "dry run: the canary would be aborted")
+    return (AlertAction.ABORTED_CANARY, "a canary was in progress and is the last change")
+
+
+def _before_its_time(intent: Intent, standing: Standing) -> Answer:
+    stable = standing.stable
+    if stable is None or stable.stable_since is None:
+        return (AlertAction.IGNORED, "no revision serves yet")
+    if intent.starts_at <= stable.stable_since:
+        return (AlertAction.IGNORED, f"it started before revision {stable.name} became active")
+    if intent.starts_at > stable.stable_since + timedelta(seconds=standing.rules.window_seconds):
+        return (AlertAction.IGNORED, "it started after the rollback window of the last promotion")
+    return None
+
+
+def _brought_back(intent: Intent, standing: Standing) -> Answer:
+    del intent
+    stable = standing.stable
+    if stable is not None and stable.made_stable_by in (MadeStableBy.ROLLBACK, MadeStableBy.ALERT):
+        return (AlertAction.IGNORED, f"revision {stable.name} was itself brought back by a rollback")
+    return None
+
+
+def _dry(intent: Intent, standing: Standing) -> Answer:
+    del intent
+    if not standing.rules.dry_run:
+        return None
+    back = "nothing" if standing.previous is None else f"revision {standing.previous.name}"
+    return (AlertAction.WOULD_ROLL_BACK, f"dry run: would return to {back}")
+
+
+def _too_soon(intent: Intent, standing: Standing) -> Answer:
+    del intent
+    last = [alert.at for alert in standing.answered if alert.action is AlertAction.ROLLED_BACK]
+    if last and standing.now - max(last) < BETWEEN_ROLLBACKS:
+        return (AlertAction.STALLED, f"an alert rolled back at {record.dump_moment(max(last))}, within 24 hours; look")
+    return None
+
+
+def _nowhere_to_go(intent: Intent, standing: Standing) -> Answer:
+    del intent
+    if standing.previous is None:
+        return (AlertAction.STALLED, "there is no earlier revision that is not Bad; the active one serves on")
+    return None
+
+
+RULES = (
+    _not_meant,
+    _on_its_way,
+    _about_another,
+    _about_the_canary,
+    _before_its_time,
+    _brought_back,
+    _dry,
+    _too_soon,
+    _nowhere_to_go,
+)
+
+
+def echoed(progress: Progress, alert: AnsweredAlert) -> tuple[AnsweredAlert, ...]:
+    """The kept alerts with one more, the oldest dropped."""
+    return (*progress.alerts, alert)[-MOST_KEPT:]

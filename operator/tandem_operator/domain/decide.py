@@ -1,0 +1,328 @@
+"""Knows the one order in which everything is decided: `decide(Observed) -> Decision`, pure and complete.
+
+Refuses to know rules (`steering`, `breaker`), and what a decision costs in writes (`plan`).
+
+ORDER is the order of rules. Commands, alerts and the breaker come first and nothing returns before them, so that an
+abort, a rollback and a switch act whatever else is broken: a paused object, a canary that is never ready, gateways that
+do not answer. Then deadlines, then gates, then analysis, then the next step.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+
+from tandem_operator.domain import breaker, gates, policy, record, rollout, situation, steering, window
+from tandem_operator.domain.decision import (
+    Decision,
+    Figures,
+    GateResult,
+    GateVerdict,
+    JsonObject,
+    PodsWanted,
+    RevisionWanted,
+    Share,
+    Weight,
+)
+from tandem_operator.domain.errors import SpecError
+from tandem_operator.domain.observed import Observed, number, text
+from tandem_operator.domain.progress import Progress, SpeculationReason, SpeculationState, Stage
+from tandem_operator.domain.revision import Revision, Role
+from tandem_operator.domain.situation import Course, Situation
+
+STEADY_SECONDS = 10
+"""How long nothing need be looked at: the breaker must act fast, and a look at steady traffic writes nothing."""
+WAITING_SECONDS = 2
+"""While pods or gateways are waited for: what gateways admit causes no watch event."""
+
+BETWEEN_FIGURES = timedelta(seconds=60)
+TWO_POINTS = 0.02
+WOBBLE = 4
+"""Live figures are put into status at this pace, and for this much in points and standard errors; finer data is in the
+metrics. Two windows of equal traffic differ by 4 errors once in hundreds."""
+
+_NOT_THE_PAIRS_FAULT = (SpeculationReason.COMMANDED, SpeculationReason.MODE_OFF, SpeculationReason.MEMORY_PRESSURE)
+
+
+def decide(seen: Observed) -> Decision:
+    """What follows from one look; the same look gives the same decision, and no input raises."""
+    try:
+        at = situation.read(seen)
+    except SpecError as refused:
+        return _hold_everything(seen, str(refused))
+    course = Course(progress=seen.progress)
+    if _is_lost(at, course):
+        return _keep_serving(at)
+    for rule in ORDER:
+        course = rule(at, course)
+    return _conclude(at, course)
+
+
+def mind_breaker(at: Situation, course: Course) -> Course:
+    """Takes speculation away or brings it back; each turn is an event with its numbers."""
+    judged = at.stable_name or course.progress.rollout.revision
+    pair = at.pair(judged)
+    if pair is None:
+        return course
+    before = course.progress.breaker
+    after = breaker.turn(before, _facts(at, course, judged, pair))
+    course = replace(course, progress=replace(course.progress, breaker=after))
+    if (after.state, after.reason) == (before.state, before.reason) or not before.revision:
+        return course
+    weight = Weight.NORMAL if after.state in (SpeculationState.ACTIVE, SpeculationState.PROBING) else Weight.WARNING
+    return course.say(f"Speculation{after.state}", f"{after.reason}: {after.note}", weight)
+
+
+ORDER: tuple[Callable[[Situation, Course], Course], ...] = (
+    steering.settle,
+    steering.obey,
+    steering.heed_alerts,
+    mind_breaker,
+    steering.follow_spec,
+    steering.keep_stalled,
+    steering.keep_deadlines,
+    steering.mind_gates,
+    steering.analyse,
+    steering.go_on,
+)
+
+
+def _facts(at: Situation, course: Course, name: str, pair: Revision) -> breaker.Facts:
+    before, spec = course.progress.breaker, at.spec
+    same = before.revision == name
+    first = before.first_policy if same else at.next_policy
+    slots = spec.speculation.control.slot_seconds
+    found = window.look(at.seen, name, pair, slot_seconds=slots, since_policy=first)
+    fewest = spec.canary.analysis.min_slots
+    targets = [pod for pod in at.seen.of_role(Role.TARGET) if pod.role_hash == pair.target]
+    return breaker.Facts(
+        now=at.seen.now,
+        marks=spec.auto_disable,
+        revision=name,
+        next_policy=at.next_policy,
+        mode=spec.speculation.mode,
+        compatible=gates.compatible(pair, at.seen.pods).verdict is not GateVerdict.CLOSED,
+        draft_ready=None if pair.draft is None else at.ready(Role.DRAFT, pair.draft) > 0,
+        acceptance=found.acceptance,
+        requests=found.requests,
+        served=0 if found.sums is None else found.sums.requests,
+        shadow=found.shadow,
+        speedup=found.speedup if found.speedup is not None and found.speedup.units >= fewest else None,
+        rounds=0 if found.sums is None else found.sums.rounds,
+        speculating=0 if found.sums is None else found.sums.speculating,
+        memory_basis_points=_most(pod.memory_basis_points for pod in targets),
+        kv_basis_points=_most(pod.kv_basis_points for pod in targets),
+        preempting=any(pod.preempting for pod in targets),
+        switch=course.switch,
+    )
+
+
+def _most(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _conclude(at: Situation, course: Course) -> Decision:
+    told, weights = _told(at, course)
+    document = _policy(at, course, told, weights)
+    moved = course.progress.rollout
+    figures = _figures(at, weights)
+    shown = _moved_enough(at, figures)
+    held = _with_policy(course.progress, document)
+    held = replace(held, figures_at=at.seen.now) if shown else held
+    pair = at.pair(moved.revision or at.stable_name)
+    wanted = [share.revision for share in weights if share.revision not in at.revisions]
+    return Decision(
+        spec=at.spec,
+        refusal=at.refusal,
+        current=at.current,
+        stable=at.stable_name,
+        previous="" if at.previous is None else at.previous.name,
+        progress=held,
+        hold=bool(wanted) and (at.refusal is not None or wanted[0] != at.current),
+        shares=weights,
+        pods=_pods(at, course),
+        new_revision=RevisionWanted(name=wanted[0], number=_next_number(at)) if wanted else None,
+        forgotten=_forgotten(at, course),
+        policy=document,
+        kept_policies=() if document is None else policy.keep(document, at.policies),
+        evidence=record.dump(course.weighed) if course.save and course.weighed is not None else None,
+        marks=course.marks,
+        checks=course.checks,
+        compatible=_UNKNOWN if pair is None else gates.compatible(pair, at.seen.pods),
+        capacity=gates.capacity(pod for pod in at.seen.pods if not pod.leaving),
+        stalled=course.stalled,
+        figures=figures,
+        show_figures=shown,
+        events=course.events,
+        decided_at=at.seen.now,
+        look_again_in_seconds=_look_again(at, course),
+    )
+
+
+def _with_policy(held: Progress, document: JsonObject | None) -> Progress:
+    """A turn of the breaker that changed no policy is judged by the one that goes on."""
+    turned = held.breaker
+    if document is None or turned.first_policy <= number(document, "number"):
+        return held
+    return replace(held, breaker=replace(turned, first_policy=number(document, "number")))
+
+
+_UNKNOWN = GateResult(GateVerdict.UNKNOWN, "NotYet", "nothing has been rolled out yet")
+
+
+def _told(at: Situation, course: Course) -> tuple[SpeculationState, tuple[Share, ...]]:
+    """What gateways are told of speculation, and the shares.
+
+    Where it was the stable pair's own fault that speculation is off, a canary of another pair is still judged: then
+    speculation is on, but for stable's requests.
+    """
+    moved, held = course.progress.rollout, course.progress.breaker
+    if not moved.revision and at.stable is None:
+        return held.state, ()
+    weights = rollout.shares(moved, at.stable_name, at.spec.canary, warm=steering.is_warm(at, moved.revision))
+    trial = rollout.on_trial(moved) and held.state is not SpeculationState.ACTIVE
+    if not trial or held.reason in _NOT_THE_PAIRS_FAULT:
+        return held.state, weights
+    quiet = tuple(replace(share, speculate=share.revision != at.stable_name) for share in weights)
+    return SpeculationState.ACTIVE, quiet
+
+
+def _policy(
+    at: Situation, course: Course, told: SpeculationState, weights: tuple[Share, ...]
+) -> dict[str, object] | None:
+    pairs = {share.revision: at.pair(share.revision) for share in weights}
+    known = {name: pair for name, pair in pairs.items() if pair is not None}
+    if not weights or len(known) < len(pairs):
+        return None
+    resource = at.seen.resource
+    terms = policy.Terms(
+        spec=at.spec,
+        name=resource.name,
+        salt=resource.uid,
+        shares=weights,
+        pairs=known,
+        state=told,
+        on_trial=rollout.on_trial(course.progress.rollout)
+        and any(share.revision != at.stable_name and (share.weight or share.shadow) for share in weights),
+    )
+    return policy.build(terms, at.policies, number=at.next_policy)
+
+
+def _pods(at: Situation, course: Course) -> tuple[PodsWanted, ...]:
+    """Stable's pods whole, the canary's as its step needs, the previous revision's while a rollback may want them."""
+    moved, spec = course.progress.rollout, at.spec
+    targets, drafts = spec.target.replicas, spec.draft.replicas
+    idle = breaker.released(course.progress.breaker, spec.auto_disable, at.seen.now)
+    needs = []
+    if at.stable is not None:
+        used = 0 if idle else drafts
+        needs.append(rollout.Need(at.stable.name, at.stable.pair, targets, used))
+    pair = at.pair(moved.revision) if moved.revision else None
+    if pair is not None and moved.stage in (Stage.INSTALLING, Stage.RETURNING):
+        needs.append(rollout.Need(moved.revision, pair, targets, drafts))
+    elif pair is not None:
+        few = [rollout.canary_replicas(moved, spec.canary, full) for full in (targets, drafts)]
+        needs.append(rollout.Need(moved.revision, pair, few[0], few[1]))
+    if at.previous is not None and _kept_ready(at, course):
+        needs.append(rollout.Need(at.previous.name, at.previous.pair, targets, drafts))
+    return rollout.pods(needs)
+
+
+def _kept_ready(at: Situation, course: Course) -> bool:
+    """The previous revision's pods stay for the rollback window, unless a canary finds no room beside them for long."""
+    canary, now = at.spec.canary, at.seen.now
+    since = None if at.stable is None else at.stable.stable_since
+    if since is None or now - since >= timedelta(seconds=canary.rollback_window_seconds):
+        return False
+    crowded = course.progress.rollout.unschedulable_since
+    return crowded is None or now - crowded < timedelta(seconds=canary.capacity_wait_seconds)
+
+
+def _next_number(at: Situation) -> int:
+    return max((revision.number for revision in at.revisions.values()), default=0) + 1
+
+
+def _forgotten(at: Situation, course: Course) -> tuple[str, ...]:
+    """Revisions beyond the history limit, oldest first; none that is in use, could be returned to, or is refused."""
+    used = {at.current, at.stable_name, course.progress.rollout.revision, course.progress.refused}
+    used |= {"" if at.previous is None else at.previous.name}
+    old = [revision.name for revision in at.seen.revisions if revision.name not in used]
+    return tuple(old[: max(0, len(old) - at.spec.revision_history_limit)])
+
+
+def _figures(at: Situation, weights: tuple[Share, ...]) -> Mapping[str, Figures]:
+    slots = at.spec.speculation.control.slot_seconds
+    named = ((share.revision, at.pair(share.revision)) for share in weights)
+    return {
+        name: window.look(at.seen, name, pair, slot_seconds=slots).figures for name, pair in named if pair is not None
+    }
+
+
+def _moved_enough(at: Situation, figures: Mapping[str, Figures]) -> bool:
+    """Whether live figures are worth a write: one is new or moved by two points, and the last write is a minute old.
+
+    A figure that wobbles within its own error has not moved: 0.70 +- 0.01 after 0.73 is the same figure.
+    """
+    status, last = at.seen.resource.status, at.seen.progress.figures_at
+    known = figures.get(at.stable_name)
+    if known is None or (last is not None and at.seen.now - last < BETWEEN_FIGURES):
+        return False
+    if text(status, "stableRevision") != at.stable_name:
+        return known.acceptance is not None or known.speedup is not None
+    pairs = (("acceptance", known.acceptance, known.acceptance_error), ("speedup", known.speedup, known.speedup_error))
+    return any(_moved(text(status, "speculation", name), value, error) for name, value, error in pairs)
+
+
+def _moved(shown: str, value: float | None, error: float) -> bool:
+    if value is None:
+        return False
+    return not shown or abs(value - float(shown)) >= max(TWO_POINTS, WOBBLE * error)
+
+
+def _look_again(at: Situation, course: Course) -> int:
+    """Seconds until something may have changed by itself."""
+    moved, held = course.progress.rollout, course.progress.breaker
+    if course.marks or moved.stage in (Stage.INSTALLING, Stage.PREPARING, Stage.COMPLETING, Stage.RETURNING):
+        return WAITING_SECONDS
+    ahead = (steering.hold_end(at, course), moved.deadline_at, held.next_try_at)
+    waits = [_seconds(moment - at.seen.now) for moment in ahead if moment is not None and moment > at.seen.now]
+    interval = at.spec.canary.analysis.interval_seconds if rollout.on_trial(moved) else STEADY_SECONDS
+    return max(1, min([STEADY_SECONDS, interval, *waits]))
+
+
+def _seconds(span: timedelta) -> int:
+    return -int(-span.total_seconds() // 1)
+
+
+# Nothing can be decided
+
+
+def _is_lost(at: Situation, course: Course) -> bool:
+    """Something was serving, but the record of which revision it was is gone."""
+    return at.stable is None and course.progress.rollout.stage is not Stage.INSTALLING
+
+
+def _keep_serving(at: Situation) -> Decision:
+    stalled = GateResult(
+        GateVerdict.OPEN,
+        "RevisionLost",
+        "the ControllerRevision that served is gone; pods and policy are left as they are; restore it from a backup",
+    )
+    held = _hold_everything(at.seen, None)
+    return replace(held, spec=at.spec, refusal=at.refusal, current=at.current, stalled=stalled)
+
+
+def _hold_everything(seen: Observed, refusal: str | None) -> Decision:
+    """What serves goes on serving as it is."""
+    return Decision(
+        spec=None,
+        refusal=refusal,
+        current="",
+        stable="",
+        previous="",
+        progress=seen.progress,
+        hold=True,
+        compatible=_UNKNOWN,
+        capacity=gates.capacity(pod for pod in seen.pods if not pod.leaving),
+        decided_at=seen.now,
+        look_again_in_seconds=STEADY_SECONDS,
+    )

@@ -1,0 +1,270 @@
+"""Knows how the gateways' counters become the evidence of one canary: nothing lost, nothing counted twice.
+
+Refuses to know thresholds and verdicts.
+
+A gateway's sums belong to a boot and only grow, so the evidence of a boot is its newest sums, and the total is the sum
+over boots; a look that is repeated, or an operator that restarts, changes nothing. A boot has *ended* when its pod is
+gone or reports another boot; its last sums go into `ended`, once. Closed slots are listed by gateways for an hour only,
+so they are added over gateways by (pod, slot, revision) and folded into sums up to a moment, `slots_until`. In an off
+slot nobody speculates, so its unit is (pod, slot) over all revisions, kept under the target's hash.
+
+All this lies in one document, the ConfigMap `<name>-evidence`. It is saved before a decision rests on it, and verdicts
+are made from the saved document alone.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from itertools import groupby
+from operator import add as sum_of
+from operator import sub as difference_of
+
+from tandem_operator.domain import record
+from tandem_operator.domain.intervals import ERROR_RATIOS, SlotSums, error_evidence
+from tandem_operator.domain.samples import Arm, Buckets, Document, Scrape, Shadow, Slot, Stratum
+
+SETTLING = timedelta(seconds=15)
+"""After its end a slot is left alone this long, until every gateway has closed it."""
+WAIT_FOR_SILENT_GATEWAYS = timedelta(seconds=120)
+"""After this long a slot is taken as it is, though a gateway has not answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boot:
+    """The newest sums of one life of a gateway."""
+
+    pod: str
+    strata: tuple[Stratum, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmSums:
+    """Slots of one stratum: of a revision in the arm on, of a target hash in the arm off."""
+
+    policy: int
+    of: str
+    arm: Arm
+    sums: SlotSums
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """All that is known of one canary against one stable, from the policy `since` on; `at` is when it was last added
+    to.
+
+    `errors` are the logarithms of the likelihood ratios of `intervals.ERROR_RATIOS`.
+    """
+
+    canary: str
+    stable: str
+    since: int
+    at: datetime
+    ended: tuple[Stratum, ...] = ()
+    boots: Mapping[str, Boot] = field(default_factory=dict)
+    slots: tuple[ArmSums, ...] = ()
+    slots_until: datetime
+    errors: tuple[float, ...] = (0.0,) * len(ERROR_RATIOS)
+
+    def strata(self, revision: str) -> Mapping[int, Stratum]:
+        """The sums of a revision by policy number, over all boots."""
+        boots = (stratum for boot in self.boots.values() for stratum in boot.strata)
+        return {total.policy: total for total in _totals((*self.ended, *boots)) if total.revision == revision}
+
+    def arm(self, of: str, arm: Arm) -> Mapping[int, SlotSums]:
+        """The slots of a revision (arm on) or a target hash (arm off) by policy number."""
+        return {held.policy: held.sums for held in self.slots if (held.of, held.arm) == (of, arm)}
+
+
+def begin(canary: str, stable: str, *, since: int, now: datetime) -> Evidence:
+    """No evidence yet."""
+    return Evidence(canary=canary, stable=stable, since=since, at=now, slots_until=now)
+
+
+def read(saved: object) -> Evidence | None:
+    """The saved document; None where none was saved or somebody broke it: the canary then gathers anew."""
+    try:
+        return None if saved is None else record.load(Evidence, saved)
+    except record.RecordError:
+        return None
+
+
+def add(before: Evidence, scrape: Scrape, *, gateways: Iterable[str], slot_seconds: int) -> Evidence:
+    """The evidence with what the gateways answered now; adding the same twice changes nothing.
+
+    `gateways` are the names of the gateway pods that exist.
+    """
+    present = frozenset(gateways)
+    after = _close_slots(_keep_boots(before, scrape, present), scrape, present, timedelta(seconds=slot_seconds))
+    return replace(after, errors=_weigh_errors(before, after), at=scrape.at)
+
+
+def same_sums(left: Evidence, right: Evidence) -> bool:
+    """Whether two looks saw the same traffic, so that the later one need not be saved."""
+    return replace(left, at=right.at, slots_until=right.slots_until) == right
+
+
+def plus(left: Stratum, right: Stratum) -> Stratum:
+    """The sums of two boots in one stratum."""
+    return _merge(left, right, sum_of)
+
+
+def minus(left: Stratum, right: Stratum) -> Stratum:
+    """What one boot added since `right`."""
+    return _merge(left, right, difference_of)
+
+
+def _keep_boots(before: Evidence, scrape: Scrape, present: frozenset[str]) -> Evidence:
+    """Newest sums of living boots; those of ended ones move into the totals."""
+    living = {document.boot: pod for pod, document in scrape.documents.items()}
+    fresh = {document.boot: _boot(before, pod, document) for pod, document in scrape.documents.items()}
+    restarted = set(scrape.documents)
+    gone = {
+        name: boot
+        for name, boot in before.boots.items()
+        if name not in living and (boot.pod not in present or boot.pod in restarted)
+    }
+    kept = {name: boot for name, boot in before.boots.items() if name not in gone}
+    ended = _totals((*before.ended, *(stratum for boot in gone.values() for stratum in boot.strata)))
+    return replace(before, ended=ended, boots=dict(sorted({**kept, **fresh}.items())))
+
+
+def _boot(evidence: Evidence, pod: str, document: Document) -> Boot:
+    both = (evidence.canary, evidence.stable)
+    chosen = (held for held in document.strata if held.policy >= evidence.since and held.revision in both)
+    return Boot(pod=pod, strata=tuple(chosen))
+
+
+def _totals(strata: Iterable[Stratum]) -> tuple[Stratum, ...]:
+    totals: dict[tuple[int, str], Stratum] = {}
+    for stratum in strata:
+        key = (stratum.policy, stratum.revision)
+        totals[key] = plus(totals[key], stratum) if key in totals else stratum
+    return tuple(totals[key] for key in sorted(totals))
+
+
+def _close_slots(evidence: Evidence, scrape: Scrape, present: frozenset[str], length: timedelta) -> Evidence:
+    patience = SETTLING if present <= set(scrape.documents) else WAIT_FOR_SILENT_GATEWAYS
+    until = max(evidence.slots_until, scrape.at - patience)
+    listed = (slot for document in scrape.documents.values() for slot in document.slots)
+    due = [
+        slot for slot in listed if evidence.slots_until < _end(slot, length) <= until and slot.policy >= evidence.since
+    ]
+    sums = {(held.policy, held.of, held.arm): held.sums for held in evidence.slots}
+    for key, tokens, milliseconds in units(due):
+        sums[key] = sums.get(key, SlotSums()).plus(tokens, milliseconds)
+    slots = tuple(ArmSums(policy=key[0], of=key[1], arm=key[2], sums=sums[key]) for key in sorted(sums))
+    return replace(evidence, slots=slots, slots_until=until)
+
+
+def _end(slot: Slot, length: timedelta) -> datetime:
+    return record.EPOCH + (slot.slot + 1) * length
+
+
+def units(slots: Iterable[Slot]) -> Iterable[tuple[tuple[int, str, Arm], int, int]]:
+    """The slots added over gateways: (policy, revision or target hash, arm), tokens, milliseconds; none empty."""
+    for key, group in groupby(sorted(slots, key=_unit), key=_unit):
+        members = list(group)
+        tokens, milliseconds = sum(slot.tokens for slot in members), sum(slot.milliseconds for slot in members)
+        if tokens and milliseconds:
+            yield (key[0], key[1], key[2]), tokens, milliseconds
+
+
+def _unit(slot: Slot) -> tuple[int, str, Arm, str, int]:
+    return (slot.policy, slot.revision if slot.arm is Arm.ON else slot.target, slot.arm, slot.pod, slot.slot)
+
+
+def _weigh_errors(before: Evidence, after: Evidence) -> tuple[float, ...]:
+    """The likelihood ratios with the errors that are new, each stratum with its own share of the requests.
+
+    The share is that of the whole stratum so far, since a request counts when it begins and an error when it ends.
+    """
+    canary, stable = after.strata(after.canary), after.strata(after.stable)
+    old_canary, old_stable = before.strata(after.canary), before.strata(after.stable)
+    weighed = after.errors
+    for policy in sorted(canary.keys() & stable.keys()):
+        requests = canary[policy].requests + stable[policy].requests
+        if not canary[policy].requests or not stable[policy].requests:
+            continue
+        new_canary = canary[policy].errors - _errors(old_canary, policy)
+        new_stable = stable[policy].errors - _errors(old_stable, policy)
+        more = error_evidence(new_canary, new_stable, canary[policy].requests / requests)
+        weighed = tuple(held + new for held, new in zip(weighed, more, strict=True))
+    return weighed
+
+
+def _errors(strata: Mapping[int, Stratum], policy: int) -> int:
+    return strata[policy].errors if policy in strata else 0
+
+
+def _merge(left: Stratum, right: Stratum, with_: Callable[[int, int], int]) -> Stratum:
+    return Stratum(
+        policy=left.policy,
+        revision=left.revision,
+        requests=with_(left.requests, right.requests),
+        errors=with_(left.errors, right.errors),
+        rounds=with_(left.rounds, right.rounds),
+        speculating=with_(left.speculating, right.speculating),
+        proposed=with_(left.proposed, right.proposed),
+        emitted=with_(left.emitted, right.emitted),
+        acceptance=_merge_acceptance(left.acceptance, right.acceptance, with_),
+        shadow=_merge_shadow(left.shadow, right.shadow, with_),
+    )
+
+
+def _merge_acceptance(left: Buckets | None, right: Buckets | None, with_: Callable[[int, int], int]) -> Buckets | None:
+    """Sums that one side does not have yet are nothing to add, and absent only where both lack them."""
+    if left is None and right is None:
+        return None
+    one, other = left or Buckets(), right or Buckets()
+    return Buckets(
+        accepted=_rows(one.accepted, other.accepted, with_),
+        examined=_rows(one.examined, other.examined, with_),
+        requests=_rows(one.requests, other.requests, with_),
+    )
+
+
+def _merge_shadow(left: Shadow | None, right: Shadow | None, with_: Callable[[int, int], int]) -> Shadow | None:
+    if left is None and right is None:
+        return None
+    one, other = left or Shadow(), right or Shadow()
+    return Shadow(matched=_rows(one.matched, other.matched, with_), examined=_rows(one.examined, other.examined, with_))
+
+
+def _rows(left: tuple[int, ...], right: tuple[int, ...], with_: Callable[[int, int], int]) -> tuple[int, ...]:
+    return tuple(map(with_, left, right))
+
+
+def total_of(strata: Iterable[Stratum]) -> Stratum | None:
+    """The sums over several strata of one revision; the policy number is the first one's."""
+    total: Stratum | None = None
+    for stratum in strata:
+        total = stratum if total is None else plus(total, replace(stratum, policy=total.policy))
+    return total
+
+
+def in_window(now: Scrape, baseline: Scrape | None, revision: str) -> Stratum | None:
+    """What a revision did since the baseline, over all policies; a boot that it does not know counts whole."""
+    if baseline is None:
+        return None
+    earlier = {document.boot: document for document in baseline.documents.values()}
+    parts = []
+    for document in now.documents.values():
+        known = _by_policy(earlier.get(document.boot), revision)
+        for policy, stratum in _by_policy(document, revision).items():
+            parts.append(minus(stratum, known[policy]) if policy in known else stratum)
+    return total_of(parts)
+
+
+def _by_policy(document: Document | None, revision: str) -> dict[int, Stratum]:
+    strata = () if document is None else document.strata
+    return {stratum.policy: stratum for stratum in strata if stratum.revision == revision}
+
+
+def slots_in_window(now: Scrape, *, window_seconds: int, slot_seconds: int) -> Mapping[tuple[int, str, Arm], SlotSums]:
+    """The closed slots that ended within the window, by (policy, revision or target hash, arm)."""
+    length, start = timedelta(seconds=slot_seconds), now.at - timedelta(seconds=window_seconds)
+    listed = (slot for document in now.documents.values() for slot in document.slots)
+    sums: dict[tuple[int, str, Arm], SlotSums] = {}
+    for key, tokens, milliseconds in units(slot for slot in listed if _end(slot, length) > start):
+        sums[key] = sums.get(key, SlotSums()).plus(tokens, milliseconds)
+    return sums

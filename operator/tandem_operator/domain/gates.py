@@ -1,0 +1,69 @@
+"""Knows what can be said of a revision before any traffic: whether its models fit each other, and whether they find
+room.
+
+Refuses to know what is done about it.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from tandem_operator.domain.decision import GateResult, GateVerdict
+from tandem_operator.domain.observed import Node, Pod
+from tandem_operator.domain.pools import AcceleratorTable, choose
+from tandem_operator.domain.revision import Revision, Role
+from tandem_operator.domain.spec import Placement, Spec
+
+CRASHES = 5
+"""Restarts after which a pod that still fails is called a crash loop."""
+
+
+def admit(spec: Spec, table: AcceleratorTable, nodes: Sequence[Node] | None) -> None:
+    """Raises SpecError for what the API server cannot check: an accelerator that is not in the operator's table."""
+    placements: tuple[tuple[Role, Placement], ...] = (
+        (Role.TARGET, spec.target.placement),
+        (Role.DRAFT, spec.draft.placement),
+    )
+    labels = None if nodes is None else [node.labels for node in nodes]
+    for role, placement in placements:
+        if placement.accelerator is not None:
+            path = f"spec.{role}.placement.accelerator"
+            choose(placement.accelerator, count=placement.count, table=table, nodes=labels, path=path)
+
+
+def compatible(pair: Revision, pods: Iterable[Pod]) -> GateResult:
+    """Whether draft and target share a tokenizer, by the digests that their fetchers reported.
+
+    A draft whose token ids mean other texts cannot propose anything; the target then serves alone.
+    """
+    if pair.draft is None:
+        return GateResult(GateVerdict.OPEN, "NoDraft", "the target serves alone")
+    held = tuple(pods)
+    target, draft = _tokenizer(held, Role.TARGET, pair.target), _tokenizer(held, Role.DRAFT, pair.draft)
+    if target is None or draft is None:
+        missing = "target" if target is None else "draft"
+        return GateResult(GateVerdict.UNKNOWN, "NotFetchedYet", f"the {missing}'s tokenizer has not been fetched yet")
+    if target != draft:
+        message = f"the tokenizers differ: target {target}, draft {draft}; use a draft trained with the target's"
+        return GateResult(GateVerdict.CLOSED, "TokenizersDiffer", message)
+    return GateResult(GateVerdict.OPEN, "TokenizersEqual", f"both use the tokenizer {target}")
+
+
+def _tokenizer(pods: Iterable[Pod], role: Role, role_hash: str) -> str | None:
+    ours = (pod.fetched for pod in pods if pod.role is role and pod.role_hash == role_hash)
+    return next((fetched.tokenizer for fetched in ours if fetched is not None and fetched.tokenizer), None)
+
+
+def capacity(pods: Iterable[Pod]) -> GateResult:
+    """Whether every pod found a node; what the scheduler says of the first that did not."""
+    unplaced = sorted((pod for pod in pods if pod.unschedulable is not None), key=lambda pod: pod.name)
+    if not unplaced:
+        return GateResult(GateVerdict.OPEN, "Scheduled", "every pod has a node")
+    first = unplaced[0]
+    return GateResult(
+        GateVerdict.CLOSED, "Unschedulable", f"{len(unplaced)} of the {first.role} pods: {first.unschedulable}"
+    )
+
+
+def crash_looping(pods: Iterable[Pod]) -> Pod | None:
+    """The first pod that fails again and again."""
+    failing = (pod for pod in pods if pod.waiting_reason == "CrashLoopBackOff" and pod.restarts >= CRASHES)
+    return next(failing, None)

@@ -1,0 +1,342 @@
+"""Knows the rules by which a canary is judged against its evidence, each with its numbers.
+
+Refuses to know what follows from a verdict (`rollout`) and how evidence is gathered (`evidence`).
+
+CHECKS is the list; each check is one function that gets the same `Question` and an alpha, (1 - confidence) / number of
+checks, so that all of them together are wrong about a sound canary with probability 1 - confidence at most, however
+often they are looked at (`intervals`). A bound is compared, never a point: a floor passes when the whole interval lies
+above it and fails when it lies below; a drop fails when the interval lies below zero and reaches the margin. Too little
+evidence is Inconclusive and says how much there is and how much is needed; sums that are not there at all are NoData.
+Only errors may fail before `minRequests`, since an e-value needs no minimum.
+
+Over all checks the worst verdict counts: Fail > ProviderError > NoData > Inconclusive > Pass.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from tandem_operator.domain.decision import CheckResult, CheckVerdict
+from tandem_operator.domain.evidence import Evidence, total_of
+from tandem_operator.domain.intervals import (
+    Estimate,
+    SlotSums,
+    combine,
+    difference,
+    faster,
+    half_width,
+    log_e_value,
+    ratio,
+)
+from tandem_operator.domain.samples import Arm, Stratum
+from tandem_operator.domain.spec import Analysis
+
+FEWEST_BUCKETS = 32
+"""Below this many filled buckets a variance over buckets is not to be trusted."""
+SPEEDUP_SCALE = 0.2
+"""tau of the speed-up's floor, in units of ln: most pairs lie within a fifth of their threshold."""
+SMALLEST_SCALE = 0.005
+"""tau where a drop of nothing at all is allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked: the evidence of a canary, under which rules, and which comparisons make sense.
+
+    `evidence` is None before the first answer of a gateway; `reachable` is False while gateways do not answer.
+    `target` is the canary's target hash. `shadow`: nobody is served, so that only scored tokens speak. `compares`:
+    stable speculates too, `shares_target`: on the same target pods. `floor_decides`: the canary's part of the batch is
+    large enough for its speed-up to stand on its own.
+    """
+
+    analysis: Analysis
+    evidence: Evidence | None
+    target: str
+    reachable: bool = True
+    speculates: bool = True
+    shadow: bool = False
+    compares: bool = True
+    shares_target: bool = True
+    floor_decides: bool = True
+
+    @property
+    def alpha(self) -> float:
+        return (1 - self.analysis.confidence_basis_points / 10_000) / len(CHECKS)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A rule: its name, when it applies, and how it judges."""
+
+    name: str
+    applies: Callable[[Question], bool]
+    judge: Callable[[Question, Evidence], CheckResult]
+
+
+def assess(question: Question) -> tuple[CheckResult, ...]:
+    """The results of all checks that apply, in the order of CHECKS."""
+    return tuple(_answer(check, question) for check in CHECKS if check.applies(question))
+
+
+def worst(results: Iterable[CheckResult]) -> CheckVerdict:
+    """The verdict of all; without any check there is nothing against the canary."""
+    order = list(CheckVerdict)
+    return min((result.verdict for result in results), key=order.index, default=CheckVerdict.PASS)
+
+
+def _answer(check: Check, question: Question) -> CheckResult:
+    if question.evidence is None:
+        return CheckResult(name=check.name, verdict=CheckVerdict.NO_DATA, message="no gateway has answered yet")
+    result = check.judge(question, question.evidence)
+    if question.reachable or result.verdict is CheckVerdict.FAIL:
+        return result
+    since = f"no gateway answers; the evidence is of {question.evidence.at:%H:%M:%S} UTC"
+    return replace(result, verdict=CheckVerdict.PROVIDER_ERROR, message=since)
+
+
+# Acceptance
+
+
+def _acceptance_floor(question: Question, evidence: Evidence) -> CheckResult:
+    """Conditional acceptance of the canary: 0.900 +- 0.021 with 1000 requests passes a floor of 0.8."""
+    floor = question.analysis.acceptance.min_basis_points / 10_000
+    known = _Accepted(question, evidence)
+    draft = CheckResult(
+        name="acceptance", verdict=CheckVerdict.NO_DATA, threshold=f">= {floor:.3f}", samples=known.samples
+    )
+    estimate = combine(known.canary.values())
+    if known.missing:
+        return _with(draft, CheckVerdict.NO_DATA, known.missing)
+    if known.short or estimate is None:
+        return _with(draft, CheckVerdict.INCONCLUSIVE, known.short or known.unfilled, value=known.pooled)
+    h = half_width(estimate.error, known.scale, question.alpha)
+    if estimate.value + h < floor:
+        return _decided(draft, CheckVerdict.FAIL, estimate, h, "the whole interval lies below the floor")
+    if estimate.value - h >= floor:
+        return _decided(draft, CheckVerdict.PASS, estimate, h, "the whole interval lies above the floor")
+    return _decided(
+        draft, CheckVerdict.INCONCLUSIVE, estimate, h, "the interval contains the floor; more requests narrow it"
+    )
+
+
+def _acceptance_drop(question: Question, evidence: Evidence) -> CheckResult:
+    """The canary's acceptance less stable's of the same strata; a drop beyond the margin fails."""
+    margin = question.analysis.acceptance.max_drop_basis_points / 10_000
+    known = _Accepted(question, evidence)
+    draft = CheckResult(
+        name="acceptanceDrop", verdict=CheckVerdict.NO_DATA, threshold=f"> {-margin:.3f}", samples=known.both_samples
+    )
+    if known.missing or known.missing_stable:
+        return _with(draft, CheckVerdict.NO_DATA, known.missing or known.missing_stable)
+    shared = known.canary.keys() & known.stable.keys()
+    estimate = combine(difference(known.canary[policy], known.stable[policy]) for policy in sorted(shared))
+    if known.short or known.short_stable or estimate is None:
+        return _with(draft, CheckVerdict.INCONCLUSIVE, known.short or known.short_stable or known.unfilled)
+    return _judge_drop(draft, estimate, margin, half_width(estimate.error, known.scale, question.alpha))
+
+
+def _judge_drop(draft: CheckResult, estimate: Estimate, margin: float, h: float) -> CheckResult:
+    if estimate.value + h < 0 and estimate.value - h <= -margin:
+        return _decided(
+            draft, CheckVerdict.FAIL, estimate, h, "worse than stable, and by the margin as far as is known"
+        )
+    if estimate.value - h > -margin:
+        return _decided(draft, CheckVerdict.PASS, estimate, h, "not worse than stable by the margin")
+    return _decided(draft, CheckVerdict.INCONCLUSIVE, estimate, h, "the interval is still too wide for the margin")
+
+
+class _Accepted:
+    """The acceptance of both revisions by stratum, and what is missing to speak of it."""
+
+    def __init__(self, question: Question, evidence: Evidence) -> None:
+        self._question = question
+        canary, stable = evidence.strata(evidence.canary), evidence.strata(evidence.stable)
+        read = _shadow if question.shadow else _accepted
+        self.canary = _by_policy(canary, read)
+        self.stable = _by_policy(stable, _accepted)
+        self.scale = max(question.analysis.acceptance.max_drop_basis_points / 10_000, SMALLEST_SCALE)
+        counted, examined = _sums(canary.values(), read)
+        self.pooled = f"{counted / examined:.3f}" if examined else ""
+        requests, stable_requests = _requests(canary.values()), _requests(stable.values())
+        self.samples = f"{examined} scored tokens" if question.shadow else f"{requests} requests"
+        self.both_samples = f"{self.samples}, stable {stable_requests} requests"
+        what = "shadow" if question.shadow else "acceptance"
+        self.missing = "" if examined else f"the gateways hold no {what} sums of revision {evidence.canary} yet"
+        self.missing_stable = (
+            "" if _sums(stable.values(), _accepted)[1] else f"no acceptance sums of revision {evidence.stable} yet"
+        )
+        self.short = "" if question.shadow else self._short(requests, evidence.canary)
+        self.short_stable = "" if question.shadow else self._short(stable_requests, evidence.stable)
+        self.unfilled = f"no stratum has {FEWEST_BUCKETS} filled buckets yet; each new request may fill one"
+
+    def _short(self, requests: int, revision: str) -> str:
+        needed = self._question.analysis.min_requests
+        return "" if requests >= needed else f"revision {revision} has {requests} of the {needed} requests it needs"
+
+
+def _by_policy(
+    strata: Mapping[int, Stratum], read: Callable[[Stratum], tuple[tuple[int, ...], tuple[int, ...]]]
+) -> dict[int, Estimate]:
+    """Estimates of the strata that have enough filled buckets."""
+    found = {policy: ratio(*read(stratum)) for policy, stratum in strata.items()}
+    return {policy: known for policy, known in found.items() if known is not None and known.units >= FEWEST_BUCKETS}
+
+
+def _accepted(stratum: Stratum) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return ((), ()) if stratum.acceptance is None else (stratum.acceptance.accepted, stratum.acceptance.examined)
+
+
+def _shadow(stratum: Stratum) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return ((), ()) if stratum.shadow is None else (stratum.shadow.matched, stratum.shadow.examined)
+
+
+def _sums(
+    strata: Iterable[Stratum], read: Callable[[Stratum], tuple[tuple[int, ...], tuple[int, ...]]]
+) -> tuple[int, int]:
+    rows = [read(stratum) for stratum in strata]
+    return sum(sum(counted) for counted, _ in rows), sum(sum(examined) for _, examined in rows)
+
+
+def _requests(strata: Iterable[Stratum]) -> int:
+    """Requests that speak of acceptance: those with at least one proposal in the arm on."""
+    return sum(sum(stratum.acceptance.requests) for stratum in strata if stratum.acceptance is not None)
+
+
+# Speed-up
+
+
+def _speedup_floor(question: Question, evidence: Evidence) -> CheckResult:
+    """Time per token in off slots over that in on slots of the same target pods: 1.41 in [1.22, 1.63]."""
+    floor = question.analysis.speedup.min_basis_points / 10_000
+    on, off = evidence.arm(evidence.canary, Arm.ON), evidence.arm(question.target, Arm.OFF)
+    draft = CheckResult(
+        name="speedup", verdict=CheckVerdict.NO_DATA, threshold=f">= {floor:.3f}", samples=_slots(on, off, "on", "off")
+    )
+    estimate = faster(off, on)
+    if estimate is None or _short_of_slots(question, on, off):
+        return _too_few_slots(draft, question, estimate, on, off)
+    h = half_width(estimate.error, SPEEDUP_SCALE, question.alpha)
+    if estimate.value + h < math.log(floor):
+        return _decided_ratio(draft, CheckVerdict.FAIL, estimate, h, "the whole interval lies below the floor")
+    if estimate.value - h >= math.log(floor):
+        return _decided_ratio(draft, CheckVerdict.PASS, estimate, h, "the whole interval lies above the floor")
+    return _decided_ratio(
+        draft, CheckVerdict.INCONCLUSIVE, estimate, h, "the interval contains the floor; wait for slots"
+    )
+
+
+def _speedup_drop(question: Question, evidence: Evidence) -> CheckResult:
+    """Stable's time per token over the canary's, both in on slots of the target pods that they share."""
+    drop = question.analysis.speedup.max_drop_basis_points / 10_000
+    margin = max(-math.log(1 - drop), SMALLEST_SCALE)
+    canary, stable = evidence.arm(evidence.canary, Arm.ON), evidence.arm(evidence.stable, Arm.ON)
+    draft = CheckResult(
+        name="speedupDrop",
+        verdict=CheckVerdict.NO_DATA,
+        threshold=f"> {1 - drop:.3f} of stable",
+        samples=_slots(canary, stable, "canary", "stable"),
+    )
+    estimate = faster(stable, canary)
+    if estimate is None or _short_of_slots(question, canary, stable):
+        return _too_few_slots(draft, question, estimate, canary, stable)
+    h = half_width(estimate.error, margin, question.alpha)
+    result = _judge_drop(draft, estimate, margin, h)
+    return _decided_ratio(draft, result.verdict, estimate, h, result.message)
+
+
+def _count(strata: Mapping[int, SlotSums]) -> int:
+    return sum(sums.count for sums in strata.values())
+
+
+def _slots(left: Mapping[int, SlotSums], right: Mapping[int, SlotSums], one: str, other: str) -> str:
+    return f"{_count(left)} {one} + {_count(right)} {other} slots"
+
+
+def _short_of_slots(question: Question, left: Mapping[int, SlotSums], right: Mapping[int, SlotSums]) -> bool:
+    return min(_count(left), _count(right)) < question.analysis.min_slots
+
+
+def _too_few_slots(
+    draft: CheckResult,
+    question: Question,
+    estimate: Estimate | None,
+    left: Mapping[int, SlotSums],
+    right: Mapping[int, SlotSums],
+) -> CheckResult:
+    if not _count(left) and not _count(right):
+        return _with(draft, CheckVerdict.NO_DATA, "the gateways hold no closed slots of this canary yet")
+    needs = f"needs {question.analysis.min_slots} slots of each side within one policy, and has {draft.samples}"
+    value = "" if estimate is None else f"{math.exp(estimate.value):.3f}"
+    return _with(draft, CheckVerdict.INCONCLUSIVE, needs, value=value)
+
+
+# Errors
+
+
+def _errors(question: Question, evidence: Evidence) -> CheckResult:
+    """Errors of the canary against stable's in the same spans; E is the e-value, 1/alpha a rejection."""
+    allowed = question.analysis.errors.max_increase_basis_points / 10_000
+    canary = total_of(evidence.strata(evidence.canary).values())
+    stable = total_of(evidence.strata(evidence.stable).values())
+    draft = CheckResult(name="errors", verdict=CheckVerdict.NO_DATA, threshold=f"<= {allowed:.4f} more than stable")
+    if canary is None or stable is None or not canary.requests or not stable.requests:
+        return _with(draft, CheckVerdict.NO_DATA, "no requests of both revisions within one policy yet")
+    more = canary.errors / canary.requests - stable.errors / stable.requests
+    e_value = log_e_value(evidence.errors)
+    samples = f"{canary.errors}/{canary.requests} against {stable.errors}/{stable.requests} requests"
+    shown = replace(draft, value=f"{more:.4f}", samples=samples)
+    needed = question.analysis.min_requests
+    if more > allowed and e_value >= math.log(1 / question.alpha):
+        return _with(shown, CheckVerdict.FAIL, f"more errors than chance allows: E = {_grand(e_value)}")
+    if min(canary.requests, stable.requests) < needed:
+        return _with(shown, CheckVerdict.INCONCLUSIVE, f"{samples}; each needs {needed} requests")
+    if more > allowed:
+        return _with(
+            shown, CheckVerdict.INCONCLUSIVE, f"more than allowed, but chance may do it: E = {_grand(e_value)}"
+        )
+    return _with(shown, CheckVerdict.PASS, f"within what is allowed: E = {_grand(e_value)}")
+
+
+def _grand(log_value: float) -> str:
+    """exp of a logarithm as text, whatever its size."""
+    return f"{math.exp(log_value):.3g}" if log_value < 20 else f"e^{log_value:.0f}"
+
+
+# Wording
+
+
+def _with(draft: CheckResult, verdict: CheckVerdict, message: str, *, value: str = "") -> CheckResult:
+    return replace(draft, verdict=verdict, message=message, value=value or draft.value)
+
+
+def _decided(draft: CheckResult, verdict: CheckVerdict, estimate: Estimate, h: float, message: str) -> CheckResult:
+    return _with_interval(draft, verdict, (estimate.value, estimate.value - h, estimate.value + h), message)
+
+
+def _decided_ratio(
+    draft: CheckResult, verdict: CheckVerdict, estimate: Estimate, h: float, message: str
+) -> CheckResult:
+    """As `_decided`, for an estimate that is a logarithm."""
+    value, low, high = (math.exp(estimate.value + shift) for shift in (0, -h, h))
+    return _with_interval(draft, verdict, (value, low, high), message)
+
+
+def _with_interval(
+    draft: CheckResult, verdict: CheckVerdict, numbers: tuple[float, float, float], message: str
+) -> CheckResult:
+    value, low, high = (f"{number:.3f}" for number in numbers)
+    return replace(draft, verdict=verdict, value=value, low=low, high=high, message=message)
+
+
+CHECKS: tuple[Check, ...] = (
+    Check("acceptance", lambda asked: asked.speculates, _acceptance_floor),
+    Check("acceptanceDrop", lambda asked: asked.speculates and asked.compares, _acceptance_drop),
+    Check("speedup", lambda asked: asked.speculates and asked.floor_decides and not asked.shadow, _speedup_floor),
+    Check(
+        "speedupDrop",
+        lambda asked: asked.speculates and asked.compares and asked.shares_target and not asked.shadow,
+        _speedup_drop,
+    ),
+    Check("errors", lambda asked: not asked.shadow, _errors),
+)
+"""Every rule; their number divides alpha."""

@@ -1,0 +1,146 @@
+"""Knows the moves that several rules make: ending a canary, taking a revision back, moving the stable pointer.
+
+Refuses to know when to make them. Each leaves its trace in progress, as an event with the numbers, and on the
+revisions.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tandem_operator.domain import record, rollout
+from tandem_operator.domain.decision import CheckResult
+from tandem_operator.domain.observed import (
+    ANNOTATION_MADE_STABLE_BY,
+    ANNOTATION_REASON,
+    ANNOTATION_RECORD,
+    ANNOTATION_STABLE_SINCE,
+    ANNOTATION_VERDICT,
+    MadeStableBy,
+    RevisionVerdict,
+)
+from tandem_operator.domain.progress import RolledBack, Surge
+from tandem_operator.domain.revision import Revision
+from tandem_operator.domain.rollout import Entry, Signal
+from tandem_operator.domain.situation import Course, Situation
+
+LONGEST_NOTE = 900
+"""Of an event's note, which the API server cuts at 1,024 bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """Why a canary ends or a revision is taken back; `bad`: the revision itself is to blame."""
+
+    reason: str
+    note: str
+    bad: bool = False
+
+
+def entry(at: Situation, *, revision: str = "", reason: str = "") -> Entry:
+    """What the rollout table needs for a transition at this moment."""
+    pair = at.pair(revision)
+    surge = rollout.surge_of(at.stable.pair, pair) if at.stable is not None and pair is not None else None
+    return Entry(
+        now=at.seen.now,
+        spec=at.spec,
+        revision=revision,
+        surge=surge or Surge.SHARED_TARGET,
+        first_policy=at.next_policy,
+        reason=reason,
+    )
+
+
+def send(at: Situation, course: Course, signal: Signal, *, revision: str = "", reason: str = "") -> Course:
+    """The course after a signal to the rollout."""
+    moved = rollout.advance(course.progress.rollout, signal, entry(at, revision=revision, reason=reason))
+    return replace(course, progress=replace(course.progress, rollout=moved))
+
+
+def end_canary(at: Situation, course: Course, ending: Ending) -> Course:
+    """The canary ends and is refused; stable gets everything back in the same decision."""
+    revision = course.progress.rollout.revision
+    ended = send(at, course, Signal.ENDED)
+    taken_back = _taken_back(at, revision, ending)
+    ended = replace(ended, progress=replace(ended.progress, refused=revision, rolled_back=taken_back))
+    ended = ended.warn("CanaryAborted", _short(f"revision {revision}: {ending.reason}: {ending.note}"))
+    verdict = RevisionVerdict.BAD if ending.bad else RevisionVerdict.UNKNOWN
+    return _record(at, ended, revision, verdict=verdict, ending=ending)
+
+
+def take_back(at: Situation, course: Course, to: str, *, by: MadeStableBy, ending: Ending) -> Course:
+    """The stable revision is refused and the way back to `to` begins; the pointer moves once `to` can serve."""
+    gone = at.stable_name
+    returning = send(at, course, Signal.TAKEN_BACK, revision=to, reason=str(by))
+    taken_back = _taken_back(at, gone, ending)
+    spared = (
+        ending.bad and course.progress.refused == at.current
+    )  # the verdict refuses `gone`; the spec's stays refused
+    refused = course.progress.refused if spared else gone
+    returning = replace(returning, progress=replace(returning.progress, refused=refused, rolled_back=taken_back))
+    returning = returning.warn("RollingBack", _short(f"from {gone} to {to}: {ending.reason}: {ending.note}"))
+    verdict = RevisionVerdict.BAD if ending.bad else RevisionVerdict.GOOD
+    return _record(at, returning, gone, verdict=verdict, ending=ending)
+
+
+def point(at: Situation, course: Course, revision: str, *, by: MadeStableBy, note: str) -> Course:
+    """Makes a revision the stable one: one write of annotations. The next look sees it and ends the stage."""
+    annotations = {
+        ANNOTATION_STABLE_SINCE: record.dump_moment(at.seen.now),
+        ANNOTATION_MADE_STABLE_BY: str(by),
+    }
+    if not at.is_bad(revision):
+        annotations |= {ANNOTATION_VERDICT: RevisionVerdict.GOOD, ANNOTATION_REASON: str(by)}
+    if by is MadeStableBy.PROMOTION:
+        annotations[ANNOTATION_RECORD] = _story(at, revision, course.checks, reason="Promoted", note=note)
+    why = f"revision {revision} is now the stable one ({note})"
+    return course.mark(revision, annotations, why).say(_POINTED[by], _short(f"revision {revision}: {note}"))
+
+
+_POINTED: Mapping[MadeStableBy, str] = {
+    MadeStableBy.FIRST_ROLLOUT: "Installed",
+    MadeStableBy.PROMOTION: "Promoted",
+    MadeStableBy.ROLLBACK: "RolledBack",
+    MadeStableBy.ALERT: "RolledBack",
+}
+
+
+def _taken_back(at: Situation, revision: str, ending: Ending) -> RolledBack:
+    return RolledBack(revision=revision, reason=ending.reason, note=ending.note, at=at.seen.now, bad=ending.bad)
+
+
+def _record(at: Situation, course: Course, revision: str, *, verdict: RevisionVerdict, ending: Ending) -> Course:
+    """The decision record on the revision that was ended; one whose record is gone has nowhere to keep it."""
+    if revision not in at.revisions:
+        return course
+    annotations = {
+        ANNOTATION_VERDICT: str(verdict),
+        ANNOTATION_REASON: ending.reason,
+        ANNOTATION_RECORD: _story(at, revision, course.checks, reason=ending.reason, note=ending.note),
+    }
+    return course.mark(revision, annotations, f"revision {revision} ended: {ending.reason}")
+
+
+def _story(at: Situation, revision: str, checks: Sequence[CheckResult], *, reason: str, note: str) -> str:
+    """What changed, against what, on which evidence, and what would reverse it."""
+    pair, stable = at.pair(revision), at.stable
+    changed = [] if pair is None or stable is None else _changed(stable.pair, pair)
+    story = {
+        "at": record.dump_moment(at.seen.now),
+        "changed": changed,
+        "baseline": at.stable_name,
+        "reason": reason,
+        "note": note,
+        "checks": [record.dump(check) for check in checks],
+        "reversedBy": "kubectl tandem rollback" if reason == "Promoted" else "an edit of a hashed field, or retry",
+    }
+    return json.dumps(story, sort_keys=True)
+
+
+def _changed(before: Revision, after: Revision) -> list[str]:
+    parts = (("target", before.target, after.target), ("draft", before.draft, after.draft))
+    return [f"{name} {old} -> {new}" for name, old, new in parts if old != new]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST_NOTE else f"{text[:LONGEST_NOTE]}…"

@@ -1,0 +1,377 @@
+"""Knows what one look at the world is made of: `Observed`, a frozen picture from which everything is decided.
+
+Refuses to know how it was fetched and what follows from it. Absent is None, never a guess; `now` is a field, so that a
+recorded picture gives the same decision on a laptop: `load(dump(seen)) == seen`. Children are kept as the API server
+gave them (without managedFields), and read here through small views; pods are read at once, since they are many.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from tandem_operator.domain import progress, record
+from tandem_operator.domain.progress import Progress
+from tandem_operator.domain.revision import Revision, RevisionName, Role, RoleHash
+from tandem_operator.domain.samples import Document, Scrape
+from tandem_operator.domain.settings import OperatorTerms
+
+GROUP = "tandem.dev"
+LABEL_ROLE = f"{GROUP}/role"
+LABEL_ROLE_HASH = f"{GROUP}/role-hash"
+ANNOTATION_VERDICT = f"{GROUP}/verdict"
+ANNOTATION_REASON = f"{GROUP}/reason"
+ANNOTATION_STABLE_SINCE = f"{GROUP}/stable-since"
+ANNOTATION_MADE_STABLE_BY = f"{GROUP}/made-stable-by"
+ANNOTATION_RECORD = f"{GROUP}/record"
+
+
+class RevisionVerdict(StrEnum):
+    """What is known of a pair: GOOD was promoted and stayed, BAD failed its analysis or was rolled back for cause."""
+
+    UNKNOWN = "Unknown"
+    GOOD = "Good"
+    BAD = "Bad"
+
+
+class MadeStableBy(StrEnum):
+    """How a revision came to serve everybody; one that a rollback brought back is not rolled back by an alert."""
+
+    FIRST_ROLLOUT = "FirstRollout"
+    PROMOTION = "Promotion"
+    ROLLBACK = "Rollback"
+    ALERT = "Alert"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """The SpeculativeDeployment itself; `spec` and `status` as the API server holds them."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    spec: Mapping[str, object] = field(default_factory=dict)
+    status: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """One child object but pods: `body` is the whole object without managedFields."""
+
+    body: Mapping[str, object]
+
+    @property
+    def kind(self) -> str:
+        return text(self.body, "kind")
+
+    @property
+    def name(self) -> str:
+        return text(self.body, "metadata", "name")
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        return texts(self.body, "metadata", "annotations")
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return texts(self.body, "metadata", "labels")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A Deployment: `wanted` replicas in its spec, `total` pods, `updated` ones of its newest template, `ready` of all.
+
+    `settled`: the Deployment's controller has seen its newest generation and every pod is of it.
+    """
+
+    name: str
+    role: Role
+    role_hash: str | None
+    wanted: int
+    total: int
+    updated: int
+    ready: int
+    settled: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """The termination message of a `fetch` container: digests of model and tokenizer, or the error."""
+
+    digest: str | None = None
+    tokenizer: str | None = None
+    commit: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A pod of ours; `waiting_reason` is a container's (ImagePullBackOff), `unschedulable` the scheduler's words.
+
+    `memory_basis_points` is the engine container's working set in its limit, `kv_basis_points` the use of its KV
+    cache, `preempting` whether sequences were pushed out lately; each None where nobody measured.
+    """
+
+    name: str
+    uid: str
+    role: Role
+    role_hash: str | None
+    phase: str
+    ready: bool = False
+    leaving: bool = False
+    restarts: int = 0
+    started_at: datetime | None = None
+    waiting_reason: str | None = None
+    unschedulable: str | None = None
+    unschedulable_since: datetime | None = None
+    fetched: Fetched | None = None
+    memory_basis_points: int | None = None
+    kv_basis_points: int | None = None
+    preempting: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRevision:
+    """A ControllerRevision: the pair as it was rendered, and what was learned of it since.
+
+    `name` is the short hash. The stable revision is the one with the latest `stable_since`, so that moving the
+    pointer is one write of one annotation; the one before it is what a rollback returns to.
+    """
+
+    name: str
+    number: int
+    pair: Revision
+    data: Mapping[str, object] = field(default_factory=dict)
+    verdict: RevisionVerdict = RevisionVerdict.UNKNOWN
+    reason: str = ""
+    stable_since: datetime | None = None
+    made_stable_by: MadeStableBy | None = None
+    record: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node's name and labels, where the operator may read nodes."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """One look at one object and its children.
+
+    `scrape` is what the gateways answered now, `baseline` what they had answered when the breaker's window began; it is
+    None until the operator has watched that long. `nodes` is None where it may not read them. `terms` are the
+    operator's settings, as far as decisions rest on them.
+    """
+
+    now: datetime
+    resource: Resource
+    terms: OperatorTerms
+    children: tuple[Child, ...] = ()
+    pods: tuple[Pod, ...] = ()
+    scrape: Scrape | None = None
+    baseline: Scrape | None = None
+    nodes: tuple[Node, ...] | None = None
+
+    def of_kind(self, kind: str) -> Iterator[Child]:
+        return (child for child in self.children if child.kind == kind)
+
+    def child(self, kind: str, name: str) -> Child | None:
+        return next((child for child in self.of_kind(kind) if child.name == name), None)
+
+    @property
+    def workloads(self) -> tuple[Workload, ...]:
+        return tuple(read_workload(child) for child in self.of_kind("Deployment"))
+
+    def workload(self, role: Role, role_hash: str | None) -> Workload | None:
+        return next((held for held in self.workloads if (held.role, held.role_hash) == (role, role_hash)), None)
+
+    @property
+    def revisions(self) -> tuple[StoredRevision, ...]:
+        """Oldest first."""
+        prefix = f"{self.resource.name}-"
+        stored = (read_revision(child, prefix) for child in self.of_kind("ControllerRevision"))
+        return tuple(sorted(stored, key=lambda revision: revision.number))
+
+    @property
+    def progress(self) -> Progress:
+        """What status remembers; nothing, where it was dropped or damaged: what serves is not kept there."""
+        try:
+            return progress.read(self.resource.status) or Progress()
+        except record.RecordError:
+            return Progress()
+
+    def config(self, suffix: str, key: str) -> object:
+        """The JSON under `key` of the ConfigMap `<name>-<suffix>`; None where there is none, or somebody broke it."""
+        child = self.child("ConfigMap", f"{self.resource.name}-{suffix}")
+        found = "" if child is None else text(child.body, "data", key)
+        try:
+            return json.loads(found) if found else None
+        except ValueError:
+            return None
+
+    @property
+    def documents(self) -> Mapping[str, Document]:
+        return {} if self.scrape is None else self.scrape.documents
+
+    def of_role(self, role: Role) -> tuple[Pod, ...]:
+        return tuple(pod for pod in self.pods if pod.role is role and not pod.leaving)
+
+
+def dump(seen: Observed) -> dict[str, object]:
+    """The recording of a look, as JSON."""
+    recorded: dict[str, object] = record.dump(seen)
+    return recorded
+
+
+def load(recorded: object) -> Observed:
+    """The look that was recorded; raises RecordError."""
+    return record.load(Observed, recorded)
+
+
+def read_workload(child: Child) -> Workload:
+    """A Deployment's counts; until its controller has seen the newest generation, nothing counts as updated."""
+    body, labels = child.body, child.labels
+    wanted, seen = number(body, "spec", "replicas", default=1), number(body, "status", "observedGeneration")
+    total, updated = number(body, "status", "replicas"), number(body, "status", "updatedReplicas")
+    current = seen >= number(body, "metadata", "generation")
+    return Workload(
+        name=child.name,
+        role=Role(labels[LABEL_ROLE]),
+        role_hash=labels.get(LABEL_ROLE_HASH),
+        wanted=wanted,
+        total=total,
+        updated=updated if current else 0,
+        ready=number(body, "status", "readyReplicas"),
+        settled=current and total == updated,
+    )
+
+
+def read_revision(child: Child, prefix: str) -> StoredRevision:
+    """A ControllerRevision, whose name is `prefix` and the revision's own."""
+    marks = child.annotations
+    since, maker = marks.get(ANNOTATION_STABLE_SINCE), marks.get(ANNOTATION_MADE_STABLE_BY)
+    kept = marks.get(ANNOTATION_RECORD)
+    return StoredRevision(
+        name=RevisionName(child.name.removeprefix(prefix)),
+        number=number(child.body, "revision"),
+        pair=_pair(child.body),
+        data=mapping(child.body, "data"),
+        verdict=RevisionVerdict(marks.get(ANNOTATION_VERDICT, RevisionVerdict.UNKNOWN)),
+        reason=marks.get(ANNOTATION_REASON, ""),
+        stable_since=None if since is None else record.load_moment(since),
+        made_stable_by=None if maker is None else MadeStableBy(maker),
+        record=None if kept is None else json.loads(kept),
+    )
+
+
+def _pair(body: Mapping[str, object]) -> Revision:
+    draft = text(body, "data", "draft")
+    return Revision(
+        target=RoleHash(text(body, "data", "target")),
+        draft=RoleHash(draft) if draft else None,
+        adapters=RoleHash(text(body, "data", "adapters")),
+    )
+
+
+def read_pod(body: Mapping[str, object]) -> Pod:
+    """A pod as the API server gives it; what only metrics know stays None."""
+    labels, status = texts(body, "metadata", "labels"), mapping(body, "status")
+    unplaced = _condition(status, "PodScheduled", "False")
+    return Pod(
+        name=text(body, "metadata", "name"),
+        uid=text(body, "metadata", "uid"),
+        role=Role(labels[LABEL_ROLE]),
+        role_hash=labels.get(LABEL_ROLE_HASH),
+        phase=text(status, "phase"),
+        ready=_condition(status, "Ready", "True") is not None,
+        leaving=bool(text(body, "metadata", "deletionTimestamp")),
+        restarts=sum(number(item, "restartCount") for item in items(status, "containerStatuses")),
+        started_at=moment(status, "startTime"),
+        waiting_reason=_waiting(status),
+        unschedulable=None if unplaced is None else text(unplaced, "message"),
+        unschedulable_since=None if unplaced is None else moment(unplaced, "lastTransitionTime"),
+        fetched=_fetched(status),
+    )
+
+
+def newest_before(scrapes: tuple[Scrape, ...], moment_before: datetime) -> Scrape | None:
+    """The newest of the kept scrapes from `moment_before` or earlier: the baseline of a window that starts there."""
+    old = [scrape for scrape in scrapes if scrape.at <= moment_before]
+    return max(old, key=lambda scrape: scrape.at, default=None)
+
+
+def _condition(status: Mapping[str, object], kind: str, value: str) -> Mapping[str, object] | None:
+    matching = (item for item in items(status, "conditions") if text(item, "type") == kind)
+    return next((item for item in matching if text(item, "status") == value), None)
+
+
+def _waiting(status: Mapping[str, object]) -> str | None:
+    all_items = (*items(status, "initContainerStatuses"), *items(status, "containerStatuses"))
+    reasons = (text(item, "state", "waiting", "reason") for item in all_items)
+    return next((reason for reason in reasons if reason not in ("", "PodInitializing", "ContainerCreating")), None)
+
+
+def _fetched(status: Mapping[str, object]) -> Fetched | None:
+    for item in items(status, "initContainerStatuses"):
+        if text(item, "name") == "fetch":
+            last = text(item, "lastState", "terminated", "message")
+            return _read_fetched(text(item, "state", "terminated", "message") or last)
+    return None
+
+
+def _read_fetched(message: str) -> Fetched | None:
+    """A message that is no JSON was cut or written by somebody else: it is the error, in the container's own words."""
+    if not message:
+        return None
+    try:
+        return record.load(Fetched, json.loads(message))
+    except ValueError:
+        return Fetched(error=message)
+
+
+def held(body: object, *path: str) -> object:
+    """What lies at a path of nested JSON objects; None where any part is missing."""
+    for name in path:
+        body = body.get(name) if isinstance(body, dict) else None
+    return body
+
+
+def text(body: object, *path: str) -> str:
+    """The text at a path; "" where there is none."""
+    found = held(body, *path)
+    return found if isinstance(found, str) else ""
+
+
+def number(body: object, *path: str, default: int = 0) -> int:
+    """The whole number at a path, or `default`."""
+    found = held(body, *path)
+    return found if isinstance(found, int) else default
+
+
+def mapping(body: object, *path: str) -> Mapping[str, object]:
+    """The object at a path; empty where there is none."""
+    found = held(body, *path)
+    return found if isinstance(found, dict) else {}
+
+
+def texts(body: object, *path: str) -> Mapping[str, str]:
+    """The object at a path as names and texts, as labels, annotations and ConfigMap data are."""
+    return {key: value for key, value in mapping(body, *path).items() if isinstance(value, str)}
+
+
+def items(body: object, *path: str) -> tuple[Mapping[str, object], ...]:
+    """The objects in the list at a path; empty where there is none."""
+    found = held(body, *path)
+    return tuple(item for item in found if isinstance(item, dict)) if isinstance(found, list) else ()
+
+
+def moment(body: object, *path: str) -> datetime | None:
+    """The moment at a path, None where there is none."""
+    found = text(body, *path)
+    return record.load_moment(found) if found else None

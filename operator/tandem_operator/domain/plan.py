@@ -1,0 +1,266 @@
+"""Knows which writes lead from what is to what was decided, in their order, each with its reason.
+
+Refuses to know why it was decided so, and how writes are carried out.
+
+**The order**, and what makes a kill between any two writes harmless:
+
+1. *Evidence* is saved before anything rests on it. Adding the same answers twice changes nothing.
+2. *Progress* is persisted before the effects that it authorises: a canary's end, a rollback's beginning, a breaker's
+   turn, an answered alert. The effects follow from progress at every later look.
+3. *Marks* on ControllerRevisions: verdicts, and the stable pointer, which is one write. A pointer that moved is seen by
+   the next look, which ends the stage; a verdict that is missing is written again.
+4. *Creates*: the ControllerRevision, then what pods need, then Deployments and their size. Idempotent by name, since
+   names carry hashes.
+5. *Weights*: the policy, numbered only when it changes; the same policy again is no write. It names only revisions
+whose
+   pods are there, or nobody's.
+6. *Deletes* come last, and only after every gateway reports the policy that no longer needs what goes. An alert's
+   annotation goes once the persisted status echoes it. Deleting twice is success.
+
+A steady object is an empty plan.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
+
+from tandem_operator.domain import drift, manifests, progress, record
+from tandem_operator.domain.actions import Action, Plan, Verb
+from tandem_operator.domain.alerts import PREFIX
+from tandem_operator.domain.decision import Decision, JsonObject, PodsWanted
+from tandem_operator.domain.errors import Bug
+from tandem_operator.domain.observed import GROUP, Child, Observed, Pod, mapping, number, text
+from tandem_operator.domain.revision import Role, revision_of
+from tandem_operator.domain.spec import Spec
+from tandem_operator.domain.templates import Owner
+
+ANNOTATION_CHANGED_AT = f"{GROUP}/changed-at"
+HISTORY_KEY = "history.json"
+DEAF_AFTER = timedelta(seconds=10)
+"""A gateway that answers but follows an older policy for longer is replaced, or an abort would have no bound."""
+MUTE_AFTER = timedelta(seconds=30)
+"""A gateway that does not answer, while another one does, is replaced after this long."""
+
+
+def plan(decision: Decision, seen: Observed) -> Plan:
+    """The writes for a decision. Raises SpecError when the revision that the spec means cannot be rendered."""
+    spec = decision.spec
+    if decision.hold or spec is None:
+        return Plan()
+    owner = Owner(name=seen.resource.name, namespace=seen.resource.namespace, uid=seen.resource.uid)
+    data = _revision_data(decision, seen, spec, owner)
+    before = [*_evidence(decision, owner), *_progress(decision, seen), *_marks(decision, seen, owner)]
+    wanted = list(_children(decision, seen, spec, owner, data))
+    written = [action for action in (_apply(body, seen, why) for body, why in wanted) if action is not None]
+    after = [] if written else [*_goodbye(decision, seen, owner)]
+    return Plan(
+        actions=(*before, *_created(decision, owner, data), *written, *_forgotten_alerts(seen), *after),
+        modified=tuple(_modified(seen, (body for body, _ in wanted))),
+    )
+
+
+# Before anything else
+
+
+def _evidence(decision: Decision, owner: Owner) -> Iterator[Action]:
+    if decision.evidence is not None:
+        body = manifests.evidence_config_map(owner, decision.evidence)
+        yield Action(Verb.APPLY, "ConfigMap", _name(body), "evidence is saved before a decision rests on it", body)
+
+
+def _progress(decision: Decision, seen: Observed) -> Iterator[Action]:
+    """Authorises what follows; that live figures were shown authorises nothing and can wait for the report."""
+    quiet = replace(decision.progress, figures_at=seen.progress.figures_at)
+    if seen.resource.status.get("progress") is None or quiet != seen.progress:
+        body = {**seen.resource.status, "progress": progress.write(decision.progress)}
+        why = "progress is kept before its effects"
+        yield Action(Verb.PERSIST, manifests.KIND, seen.resource.name, why, body)
+
+
+def _marks(decision: Decision, seen: Observed, owner: Owner) -> Iterator[Action]:
+    stored = {
+        revision.name: seen.child("ControllerRevision", f"{owner.name}-{revision.name}") for revision in seen.revisions
+    }
+    for mark in decision.marks:
+        child = stored.get(mark.revision)
+        if child is not None and any(child.annotations.get(key) != value for key, value in mark.annotations.items()):
+            yield _annotate("ControllerRevision", child.name, mark.annotations, mark.why)
+
+
+def _annotate(kind: str, name: str, annotations: Mapping[str, str | None], why: str) -> Action:
+    return Action(Verb.ANNOTATE, kind, name, why, {"metadata": {"annotations": dict(annotations)}})
+
+
+# Revisions
+
+
+def _revision_data(decision: Decision, seen: Observed, spec: Spec, owner: Owner) -> Mapping[str, JsonObject]:
+    """The data of every revision by name, that of the new one rendered now."""
+    stored = {str(revision.name): revision.data for revision in seen.revisions}
+    if decision.new_revision is None:
+        return stored
+    nodes = None if seen.nodes is None else [node.labels for node in seen.nodes]
+    return {**stored, decision.new_revision.name: manifests.revision_data(spec, owner, seen.terms, nodes=nodes)}
+
+
+def _created(decision: Decision, owner: Owner, data: Mapping[str, JsonObject]) -> Iterator[Action]:
+    new = decision.new_revision
+    if new is not None:
+        body = manifests.controller_revision(owner, name=new.name, number=new.number, data=data[new.name])
+        yield Action(Verb.CREATE, "ControllerRevision", _name(body), f"the spec means revision {new.name}", body)
+
+
+# Children
+
+Wanted = tuple[JsonObject, str]
+
+
+def _children(
+    decision: Decision, seen: Observed, spec: Spec, owner: Owner, data: Mapping[str, JsonObject]
+) -> Iterator[Wanted]:
+    """What should be there and why, in the order of writing; weights after everything that serves them."""
+    if not decision.shares or decision.policy is None:
+        return
+    policy = _policy(decision, seen, owner)
+    first = seen.child("ConfigMap", manifests.policy_name(owner)) is None
+    yield manifests.gateway_account(owner), "gateways read their policy under it"
+    yield manifests.gateway_role(owner), "gateways read their policy and pods"
+    yield manifests.gateway_role_binding(owner), "gateways read their policy and pods"
+    if first:
+        yield policy, "gateways need a policy to start with"
+    for pods in decision.pods:
+        yield _deployment(pods, seen, spec, owner, data), f"{pods.replicas} {pods.role} pods for {pods.revision}"
+    yield from _edge(decision, spec, owner, data)
+    if not first:
+        yield policy, f"policy {number(decision.policy, 'number')}: {_weights(decision)}"
+
+
+def _edge(decision: Decision, spec: Spec, owner: Owner, data: Mapping[str, JsonObject]) -> Iterator[Wanted]:
+    base = data[decision.stable or decision.shares[0].revision]
+    yield manifests.gateway_deployment(owner, base, spec), "gateways serve every revision"
+    yield manifests.gateway_service(owner, spec.gateway), "clients address it"
+    yield manifests.pod_disruption_budget(owner, Role.GATEWAY), "a drain takes one gateway at a time"
+    for pods in decision.pods:
+        if pods.role is Role.TARGET:
+            body = manifests.pod_disruption_budget(owner, pods.role, pods.role_hash)
+            yield body, "a drain takes one target at a time"
+
+
+def _deployment(
+    pods: PodsWanted, seen: Observed, spec: Spec, owner: Owner, data: Mapping[str, JsonObject]
+) -> JsonObject:
+    """Pods of a hash that the spec means follow its live part; others keep what they had."""
+    stored = data[pods.revision]
+    now = revision_of(spec)
+    child = seen.child("Deployment", manifests.role_name(owner, pods.role, pods.role_hash))
+    kept = None if child is None else manifests.live_part_of(child.body)
+    if pods.role_hash == (now.target if pods.role is Role.TARGET else now.draft):
+        live = manifests.live_part(spec, pods.role)
+    else:
+        live = manifests.stored_live_part(stored, pods.role) if kept is None else kept
+    return manifests.role_deployment(owner, pods.role, stored, live=live, replicas=pods.replicas)
+
+
+def _policy(decision: Decision, seen: Observed, owner: Owner) -> JsonObject:
+    """The policy with the last ten beside it, and since when it has been in force."""
+    if decision.policy is None:
+        raise Bug(f"{owner.name} has children but no policy")
+    body = dict(manifests.policy_config_map(owner, decision.policy))
+    history = manifests.as_text({"policies": list(decision.kept_policies)})
+    since = _in_force_since(decision, seen, owner)
+    metadata = {**mapping(body, "metadata"), "annotations": {ANNOTATION_CHANGED_AT: since}}
+    return {**body, "metadata": metadata, "data": {**mapping(body, "data"), HISTORY_KEY: history}}
+
+
+def _in_force_since(decision: Decision, seen: Observed, owner: Owner) -> str:
+    child = seen.child("ConfigMap", manifests.policy_name(owner))
+    kept = None if child is None else child.annotations.get(ANNOTATION_CHANGED_AT)
+    same = seen.config("policy", manifests.POLICY_KEY) == decision.policy
+    return kept if kept is not None and same else record.dump_moment(decision.decided_at)
+
+
+def _weights(decision: Decision) -> str:
+    return ", ".join(f"{share.revision} {share.weight} %" for share in decision.shares)
+
+
+def _apply(wanted: JsonObject, seen: Observed, why: str) -> Action | None:
+    """An apply where the live object says something else than is wanted; None where it says it already."""
+    body = drift.sealed(wanted)
+    kind, name = text(body, "kind"), _name(body)
+    live = seen.child(kind, name)
+    if live is None:
+        return Action(Verb.APPLY, kind, name, f"created: {why}", body)
+    difference = drift.first_difference(body, live.body)
+    return None if difference is None else Action(Verb.APPLY, kind, name, f"{_blame(difference)}: {why}", body)
+
+
+def _blame(difference: str) -> str:
+    """What we want has changed, or somebody else changed what we wrote."""
+    ours = (drift.ANNOTATION_APPLIED, ANNOTATION_CHANGED_AT)
+    return "changed" if any(name in difference for name in ours) else f"{difference} differs"
+
+
+def _modified(seen: Observed, wanted: Iterable[JsonObject]) -> Iterator[str]:
+    for body in wanted:
+        live = seen.child(text(body, "kind"), _name(body))
+        if live is not None:
+            found = drift.additions(body, live.body)
+            yield from (f"{live.kind} {live.name}: {path}" for path in found)
+
+
+# What goes
+
+
+def _forgotten_alerts(seen: Observed) -> Iterator[Action]:
+    """Intents that the persisted status echoes."""
+    echoed = {alert.key for alert in seen.progress.alerts}
+    standing = [name for name in seen.resource.annotations if name.removeprefix(PREFIX) in echoed]
+    done = {name: None for name in sorted(standing) if name.startswith(PREFIX)}
+    if done:
+        yield _annotate(manifests.KIND, seen.resource.name, done, "answered in status.alerts")
+
+
+def _goodbye(decision: Decision, seen: Observed, owner: Owner) -> Iterator[Action]:
+    """What is no longer needed, once nothing is left to write and every gateway follows the policy in force."""
+    gateways = seen.of_role(Role.GATEWAY)
+    in_force = number(decision.policy, "number")
+    behind = [pod for pod in gateways if pod.ready and not _follows(pod, seen, in_force)]
+    if behind:
+        yield from _replace_stuck(behind, decision, seen, owner)
+        return
+    needed = {(pods.role, pods.role_hash) for pods in decision.pods}
+    for workload in seen.workloads:
+        if workload.role is not Role.GATEWAY and (workload.role, workload.role_hash) not in needed:
+            yield _delete(seen.child("Deployment", workload.name), "no revision in use needs its pods")
+            budget = seen.child("PodDisruptionBudget", workload.name)
+            if budget is not None:
+                yield _delete(budget, "its pods go")
+    for revision in decision.forgotten:
+        yield _delete(seen.child("ControllerRevision", f"{owner.name}-{revision}"), "beyond spec.revisionHistoryLimit")
+
+
+def _follows(pod: Pod, seen: Observed, in_force: int) -> bool:
+    return pod.name in seen.documents and seen.documents[pod.name].policy >= in_force
+
+
+def _replace_stuck(behind: list[Pod], decision: Decision, seen: Observed, owner: Owner) -> Iterator[Action]:
+    """One gateway that is deaf, or mute while others speak; never the last that answers."""
+    since = record.load_moment(_in_force_since(decision, seen, owner))
+    age, others = seen.now - since, len(seen.documents) > 1
+    for pod in sorted(behind, key=lambda pod: pod.name):
+        answers = pod.name in seen.documents
+        if others and age > (DEAF_AFTER if answers else MUTE_AFTER):
+            body = {"metadata": {"uid": pod.uid}}
+            yield Action(Verb.DELETE, "Pod", pod.name, "it does not follow the policy in force", body)
+            return
+
+
+def _delete(child: Child | None, why: str) -> Action:
+    if child is None:
+        raise Bug("an object was to be deleted that was not observed")
+    uid = text(child.body, "metadata", "uid")
+    return Action(Verb.DELETE, child.kind, child.name, why, {"metadata": {"uid": uid}})
+
+
+def _name(body: JsonObject) -> str:
+    return text(body, "metadata", "name")

@@ -1,0 +1,173 @@
+"""Knows what must outlive a restart of the operator: where a rollout stands, what the breaker did, what was answered.
+
+Refuses to know when anything moves on (`rollout`, `breaker`, `alerts` do). Progress is kept whole in
+`status.progress` and comes back equal. The stable pointer and the verdicts are not here but on the ControllerRevisions,
+since a backup drops status and a lost status must not lose them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from tandem_operator.domain import record
+
+
+class Stage(StrEnum):
+    """Where a rollout stands."""
+
+    INSTALLING = "Installing"
+    """There is no stable revision yet; the first one is coming up."""
+    STABLE = "Stable"
+    """One revision serves everybody and nothing is under way."""
+    PREPARING = "Preparing"
+    """The canary's pods are coming up; nobody is served by it."""
+    STEPPING = "Stepping"
+    """The canary has the weight of a step and is being judged."""
+    PAUSED = "Paused"
+    """The step passed and waits for the command `promote`."""
+    COMPLETING = "Completing"
+    """Every step passed; the canary is coming up to full size before it gets everything."""
+    RETURNING = "Returning"
+    """A rollback whose target is cold: speculation is off and the old target is coming up."""
+
+
+class Surge(StrEnum):
+    """What a canary adds beside stable."""
+
+    SHARED_TARGET = "SharedTarget"
+    SIDE_BY_SIDE = "SideBySide"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """`revision` is the one on its way; in the stage STABLE it is "" and every moment is absent.
+
+    `step` counts from 0. `first_policy` is the number of the first policy of this canary: evidence from before it
+    belongs to something else. `returning_for` is why a cold rollback is under way.
+    """
+
+    stage: Stage = Stage.INSTALLING
+    revision: str = ""
+    surge: Surge = Surge.SHARED_TARGET
+    step: int = 0
+    started_at: datetime | None = None
+    step_started_at: datetime | None = None
+    deadline_at: datetime | None = None
+    unschedulable_since: datetime | None = None
+    first_policy: int = 0
+    returning_for: str = ""
+
+
+class SpeculationState(StrEnum):
+    """Where the breaker stands."""
+
+    ACTIVE = "Active"
+    DISABLED = "Disabled"
+    PROBING = "Probing"
+    OFF = "Off"
+
+
+class SpeculationReason(StrEnum):
+    """Why the breaker stands there."""
+
+    NOT_JUDGED = "NotJudged"
+    PAYS_OFF = "PaysOff"
+    ACCEPTANCE_LOW = "AcceptanceLow"
+    SPEEDUP_LOW = "SpeedupLow"
+    MEMORY_PRESSURE = "MemoryPressure"
+    DRAFT_UNAVAILABLE = "DraftUnavailable"
+    RUNTIME_AT_ZERO = "RuntimeAtZero"
+    TRYING_AGAIN = "TryingAgain"
+    NO_BETTER = "NoBetter"
+    TOO_MANY_FLIPS = "TooManyFlips"
+    COMMANDED = "Commanded"
+    MODE_OFF = "ModeOff"
+    NO_DRAFT = "NoDraft"
+    MODELS_INCOMPATIBLE = "ModelsIncompatible"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breaker:
+    """`revision` is the stable revision that was judged; a new one starts afresh, but for `commanded_off`.
+
+    `first_policy` is the number of the first policy of this state: sums from before it belong to another.
+    `failed_returns` doubles the cool-down, `flips` are the moments at which it was disabled within the last day.
+    `draft_seen`: a draft pod of the revision was ready once; `draft_missing_since` is when the last one was lost.
+    `note` has the last turn's numbers.
+    """
+
+    state: SpeculationState = SpeculationState.ACTIVE
+    reason: SpeculationReason = SpeculationReason.NOT_JUDGED
+    since: datetime | None = None
+    revision: str = ""
+    first_policy: int = 0
+    failed_returns: int = 0
+    next_try_at: datetime | None = None
+    flips: tuple[datetime, ...] = ()
+    draft_seen: bool = False
+    draft_missing_since: datetime | None = None
+    commanded_off: bool = False
+    note: str = ""
+
+
+class AlertAction(StrEnum):
+    """What became of an alert."""
+
+    ROLLED_BACK = "RolledBack"
+    ABORTED_CANARY = "AbortedCanary"
+    WOULD_ROLL_BACK = "WouldRollBack"
+    IGNORED = "Ignored"
+    STALLED = "Stalled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredAlert:
+    """One entry of `status.alerts`; `key` is the hash in the annotation's name, `note` says why it was ignored."""
+
+    key: str
+    name: str
+    revision: str
+    action: AlertAction
+    at: datetime
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolledBack:
+    """The last abort or rollback: what was taken back, why, with which numbers, and whether it was for cause."""
+
+    revision: str
+    reason: str
+    note: str
+    at: datetime
+    bad: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """All that decisions remember.
+
+    `refused` is not tried again until a hashed field changes or `retry` says so. `handled` maps a command annotation to
+    the value that was last handled, whole. `figures_at` is when live figures were last put into status.
+    """
+
+    rollout: Rollout = field(default_factory=Rollout)
+    breaker: Breaker = field(default_factory=Breaker)
+    refused: str = ""
+    rolled_back: RolledBack | None = None
+    handled: Mapping[str, str] = field(default_factory=dict)
+    alerts: tuple[AnsweredAlert, ...] = ()
+    figures_at: datetime | None = None
+
+
+def read(status: Mapping[str, object]) -> Progress | None:
+    """The progress that `write` put into a status; None where there is none; raises RecordError when damaged."""
+    kept = status.get("progress")
+    return None if kept is None else record.load(Progress, kept)
+
+
+def write(progress: Progress) -> dict[str, object]:
+    """The value of `status.progress`; `read({"progress": write(p)}) == p`."""
+    kept: dict[str, object] = record.dump(progress)
+    return kept

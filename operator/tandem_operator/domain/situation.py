@@ -1,0 +1,140 @@
+"""Knows how a look reads: which revision is stable, which one the spec means, what is ready, and what was decided so
+far.
+
+Refuses to know rules. `Situation` is the look in the words of a decision; `Course` is what the rules make of it, one
+after the other.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tandem_operator.domain import gates
+from tandem_operator.domain.decision import CheckResult, Event, GateResult, JsonObject, Mark, Weight
+from tandem_operator.domain.errors import SpecError
+from tandem_operator.domain.evidence import Evidence
+from tandem_operator.domain.observed import Observed, RevisionVerdict, StoredRevision, items, number
+from tandem_operator.domain.progress import Progress
+from tandem_operator.domain.revision import Revision, RevisionName, Role, RoleHash, revision_of
+from tandem_operator.domain.spec import Spec, parse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """One look at an object whose spec can be read.
+
+    `current` is the revision that the spec means, `refusal` why it cannot be made. `policies` are the kept ones, newest
+    first. `previous` is what a rollback would return to.
+    """
+
+    seen: Observed
+    spec: Spec
+    current: RevisionName
+    current_pair: Revision
+    refusal: str | None
+    revisions: Mapping[str, StoredRevision]
+    stable: StoredRevision | None
+    previous: StoredRevision | None
+    policies: Sequence[JsonObject]
+
+    @property
+    def next_policy(self) -> int:
+        """The number of the next change. A policy that was deleted by hand still has its number at the gateways."""
+        known = [document.policy for document in self.seen.documents.values()]
+        return max([number(policy, "number") for policy in self.policies[:1]] + known, default=0) + 1
+
+    @property
+    def stable_name(self) -> str:
+        return "" if self.stable is None else self.stable.name
+
+    def pair(self, name: str) -> Revision | None:
+        """The pair of a revision that is stored or that the spec means."""
+        stored = self.revisions.get(name)
+        if stored is not None:
+            return stored.pair
+        return self.current_pair if name == self.current else None
+
+    def is_bad(self, name: str) -> bool:
+        return name in self.revisions and self.revisions[name].verdict is RevisionVerdict.BAD
+
+    def ready(self, role: Role, role_hash: RoleHash) -> int:
+        """Ready pods of a role hash."""
+        workload = self.seen.workload(role, role_hash)
+        return 0 if workload is None else workload.ready
+
+    def admitted(self, role: Role, role_hash: RoleHash, count: int) -> bool:
+        """Whether every ready gateway says that it reaches `count` pods of a role hash; False without a gateway."""
+        gateways = [pod.name for pod in self.seen.of_role(Role.GATEWAY) if pod.ready]
+        documents = self.seen.documents
+        if not gateways or any(name not in documents for name in gateways):
+            return False
+        reached = (documents[name].admitted for name in gateways)
+        counts = ((one.targets if role is Role.TARGET else one.drafts).get(role_hash, 0) for one in reached)
+        return all(held >= count for held in counts)
+
+
+def read(seen: Observed) -> Situation:
+    """The situation; raises SpecError when the spec cannot be read at all."""
+    spec = parse(seen.resource.spec)
+    pair = revision_of(spec)
+    revisions = {revision.name: revision for revision in seen.revisions}
+    pointed = sorted(
+        (revision for revision in revisions.values() if revision.stable_since is not None),
+        key=lambda revision: (revision.stable_since, revision.number),
+    )
+    stable = pointed[-1] if pointed else None
+    return Situation(
+        seen=seen,
+        spec=spec,
+        current=pair.name,
+        current_pair=pair,
+        refusal=_refusal(seen, spec),
+        revisions=revisions,
+        stable=stable,
+        previous=_previous(pointed, seen.progress),
+        policies=_policies(seen),
+    )
+
+
+def _previous(pointed: Sequence[StoredRevision], progress: Progress) -> StoredRevision | None:
+    """The one that served last before the stable one, unless it was taken back itself."""
+    taken_back = {progress.refused, "" if progress.rolled_back is None else progress.rolled_back.revision}
+    good = [held for held in pointed[:-1] if held.verdict is not RevisionVerdict.BAD and held.name not in taken_back]
+    return good[-1] if good else None
+
+
+def _refusal(seen: Observed, spec: Spec) -> str | None:
+    try:
+        gates.admit(spec, seen.terms.accelerators, seen.nodes)
+    except SpecError as refused:
+        return str(refused)
+    return None
+
+
+def _policies(seen: Observed) -> Sequence[JsonObject]:
+    return items(seen.config("policy", "history.json"), "policies")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """What the rules made of a situation so far.
+
+    `weighed` is the canary's evidence, to be saved first where `save` says so; `switch` is a command about speculation.
+    """
+
+    progress: Progress
+    events: tuple[Event, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    checks: tuple[CheckResult, ...] = ()
+    weighed: Evidence | None = None
+    save: bool = False
+    switch: bool | None = None
+    stalled: GateResult | None = None
+
+    def say(self, reason: str, note: str, weight: Weight = Weight.NORMAL) -> "Course":
+        return replace(self, events=(*self.events, Event(weight, reason, note)))
+
+    def warn(self, reason: str, note: str) -> "Course":
+        return self.say(reason, note, Weight.WARNING)
+
+    def mark(self, revision: str, annotations: Mapping[str, str], why: str) -> "Course":
+        return replace(self, marks=(*self.marks, Mark(revision, annotations, why)))

@@ -1,0 +1,424 @@
+"""Knows the fields of a SpeculativeDeployment's `spec` as frozen types, with the defaults that the CRD gives them.
+
+Knows nothing of YAML, of Kubernetes clients or of what the operator does with a field. The CRD (`crds/`) is the
+only source of shape, bounds and documentation; an agreement test holds names, types and defaults here equal to it.
+Reading is tolerant: unknown fields are passed over (an older operator meets a newer CRD), missing ones get their
+default (a newer operator meets an older CRD).
+
+Conventions: rates are integer basis points (10000 = 1.0), times are whole seconds, None is an absent value, and an
+empty string in an optional field means absent, since that is what templating tools write for "nothing".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from tandem_operator.domain.errors import SpecError
+from tandem_operator.domain.quantity import Quantity, quantity
+
+JsonObject = Mapping[str, object]
+
+LARGEST_OVERLAY_BYTES = 16_384
+
+
+class Engine(StrEnum):
+    """What runs a model; `Torch` is the bundled engine."""
+
+    TORCH = "Torch"
+
+
+class DraftMethod(StrEnum):
+    """Where proposals come from; `NONE` is a target that serves alone."""
+
+    MODEL = "Model"
+    NONE = "None"
+
+
+class SpeculationMode(StrEnum):
+    """`AUTO` speculates while it pays, `ALWAYS` whenever a draft answers, `OFF` never."""
+
+    AUTO = "Auto"
+    ALWAYS = "Always"
+    OFF = "Off"
+
+
+class Verification(StrEnum):
+    """How proposals are verified; `AUTO` takes the best that engine and draft can."""
+
+    AUTO = "Auto"
+    COUPLED = "Coupled"
+    REJECTION = "Rejection"
+
+
+class OnInconclusive(StrEnum):
+    """What a step does when its evidence decides nothing: wait for the deadline, or abort after `holdSeconds`."""
+
+    HOLD = "Hold"
+    ABORT = "Abort"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretRef:
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """Weights and tokenizer: `hf://owner/name` pinned by the commit `revision`, or `file:///path` in the pods."""
+
+    uri: str
+    revision: str | None = None
+    digest: str | None = None
+    secret_ref: SecretRef | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Which nodes; `accelerator` is a key of the operator's accelerator table, `count` the devices of one replica."""
+
+    accelerator: str | None = None
+    count: int = 1
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[JsonObject, ...] = ()
+    affinity: JsonObject = field(default_factory=dict)
+    priority_class_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    requests: Mapping[str, Quantity] = field(default_factory=dict)
+    limits: Mapping[str, Quantity] = field(default_factory=dict)
+
+
+DEFAULT_CACHE_SIZE = Quantity("200Gi")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """Room for fetched weights on the node, in an emptyDir."""
+
+    size_limit: Quantity = DEFAULT_CACHE_SIZE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    model: Model
+    engine: Engine = Engine.TORCH
+    engine_args: Mapping[str, str] = field(default_factory=dict)
+    image: str | None = None
+    replicas: int = 1
+    placement: Placement = field(default_factory=Placement)
+    resources: Resources = field(default_factory=Resources)
+    cache: Cache = field(default_factory=Cache)
+    startup_deadline_seconds: int = 3600
+    termination_grace_seconds: int = 120
+    pod_template: JsonObject = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """`model` is there exactly when `method` is `MODEL`."""
+
+    method: DraftMethod = DraftMethod.MODEL
+    model: Model | None = None
+    engine: Engine = Engine.TORCH
+    engine_args: Mapping[str, str] = field(default_factory=dict)
+    image: str | None = None
+    replicas: int = 1
+    placement: Placement = field(default_factory=Placement)
+    resources: Resources = field(default_factory=Resources)
+    pod_template: JsonObject = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayService:
+    type: str = "ClusterIP"
+    port: int = 8000
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateway:
+    replicas: int = 2
+    resources: Resources = field(default_factory=Resources)
+    service: GatewayService = field(default_factory=GatewayService)
+    auth_secret_ref: SecretRef | None = None
+    pod_template: JsonObject = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftTokens:
+    """Bounds of K, the tokens proposed in one round."""
+
+    min: int = 1
+    max: int = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """The share of a target pod's time in which it does not speculate, so that the gain is measured and not assumed."""
+
+    percent: int = 5
+    canary_percent: int = 20
+    slot_seconds: int = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    mode: SpeculationMode = SpeculationMode.AUTO
+    verification: Verification = Verification.AUTO
+    draft_tokens: DraftTokens = field(default_factory=DraftTokens)
+    min_gain_basis_points: int = 100
+    control: Control = field(default_factory=Control)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanaryStep:
+    """`hold_seconds` is a minimum; `shadow` serves nobody; `pause` waits for the command `promote`."""
+
+    percent: int
+    hold_seconds: int = 300
+    shadow: bool = False
+    pause: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptanceGate:
+    """Floor and largest drop against stable, of conditional acceptance."""
+
+    min_basis_points: int = 5000
+    max_drop_basis_points: int = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedupGate:
+    """Floor against the off slots and largest drop against stable, of the speed-up (10000: as fast as without)."""
+
+    min_basis_points: int = 10300
+    max_drop_basis_points: int = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorsGate:
+    max_increase_basis_points: int = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    interval_seconds: int = 30
+    min_requests: int = 100
+    min_slots: int = 8
+    confidence_basis_points: int = 9500
+    acceptance: AcceptanceGate = field(default_factory=AcceptanceGate)
+    speedup: SpeedupGate = field(default_factory=SpeedupGate)
+    errors: ErrorsGate = field(default_factory=ErrorsGate)
+    on_inconclusive: OnInconclusive = OnInconclusive.HOLD
+
+
+DEFAULT_STEPS = (
+    CanaryStep(percent=0, shadow=True, hold_seconds=120),
+    CanaryStep(percent=10, hold_seconds=300),
+    CanaryStep(percent=25, hold_seconds=300),
+    CanaryStep(percent=50, hold_seconds=600),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canary:
+    steps: tuple[CanaryStep, ...] = DEFAULT_STEPS
+    analysis: Analysis = field(default_factory=Analysis)
+    capacity_wait_seconds: int = 600
+    progress_deadline_seconds: int = 14400
+    rollback_window_seconds: int = 86400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptanceMarks:
+    disable_below_basis_points: int = 3000
+    enable_above_basis_points: int = 4000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedupMarks:
+    disable_below_basis_points: int = 9900
+    enable_above_basis_points: int = 10300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryMarks:
+    disable_above_basis_points: int = 9200
+    enable_below_basis_points: int = 8000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoDisable:
+    """When speculation switches itself off for the whole object, and when it comes back."""
+
+    window_seconds: int = 300
+    min_requests: int = 50
+    acceptance: AcceptanceMarks = field(default_factory=AcceptanceMarks)
+    speedup: SpeedupMarks = field(default_factory=SpeedupMarks)
+    memory: MemoryMarks = field(default_factory=MemoryMarks)
+    draft_unavailable_seconds: int = 15
+    cooldown_seconds: int = 600
+    max_flips_per_day: int = 6
+    release_draft_after_seconds: int = 3600
+
+
+DEFAULT_ALERTS = ("TandemHighErrorRate", "TandemSpeculationSlower")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertSelector:
+    """An alert is meant if its name is in `names`, or if `match_labels` is not empty and all of it matches."""
+
+    names: tuple[str, ...] = DEFAULT_ALERTS
+    match_labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollback:
+    on_alerts: AlertSelector = field(default_factory=AlertSelector)
+    window_seconds: int = 86400
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """The whole of `spec`; `served_model_name` None means the object's name."""
+
+    target: Target
+    draft: Draft
+    served_model_name: str | None = None
+    paused: bool = False
+    gateway: Gateway = field(default_factory=Gateway)
+    speculation: Speculation = field(default_factory=Speculation)
+    canary: Canary = field(default_factory=Canary)
+    auto_disable: AutoDisable = field(default_factory=AutoDisable)
+    rollback: Rollback = field(default_factory=Rollback)
+    progress_deadline_seconds: int = 7200
+    revision_history_limit: int = 10
+
+
+def parse(raw: Mapping[str, object]) -> Spec:
+    """Reads the value of an object's `spec`; raises SpecError with the field's path, and nothing else.
+
+    parse({"target": {"model": {"uri": "file:///m"}}, "draft": {"method": "None"}}).target.replicas == 1
+    """
+    spec: Spec = _read(Spec, raw, "spec")
+    _demand_a_draft_model(spec.draft)
+    _demand_small_overlays(spec)
+    return spec
+
+
+def _demand_small_overlays(spec: Spec) -> None:
+    """The CRD cannot bound a free-form field, and an object that outgrows its storage could not be written at all."""
+    free_forms = {
+        "spec.target.podTemplate": spec.target.pod_template,
+        "spec.target.placement.affinity": spec.target.placement.affinity,
+        "spec.draft.podTemplate": spec.draft.pod_template,
+        "spec.draft.placement.affinity": spec.draft.placement.affinity,
+        "spec.gateway.podTemplate": spec.gateway.pod_template,
+    }
+    for path, value in free_forms.items():
+        size = len(json.dumps(value).encode())
+        if size > LARGEST_OVERLAY_BYTES:
+            raise SpecError(path, f"{size} bytes", f"must be at most {LARGEST_OVERLAY_BYTES} bytes as JSON")
+
+
+def _demand_a_draft_model(draft: Draft) -> None:
+    if draft.method is DraftMethod.MODEL and draft.model is None:
+        raise SpecError("spec.draft.model", None, "method Model needs a model; or set method: None for a target alone")
+
+
+def field_name(name: str) -> str:
+    """The name in the resource of an attribute: `min_basis_points` is `minBasisPoints`."""
+    return re.sub(r"_([a-z])", lambda match: match[1].upper(), name)
+
+
+@cache
+def _hints(kind: type) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+def _read(kind: Any, raw: object, path: str) -> Any:
+    """The one reader: a value of the annotated type `kind` from JSON. Any ends here; what leaves `parse` is typed."""
+    if kind is Quantity:
+        return _read_quantity(raw, path)
+    if isinstance(kind, UnionType):
+        return _read_optional(kind, raw, path)
+    if get_origin(kind) is tuple:
+        return _read_list(get_args(kind)[0], raw, path)
+    if get_origin(kind) is Mapping:
+        return _read_map(get_args(kind)[1], raw, path)
+    if dataclasses.is_dataclass(kind):
+        return _read_fields(kind, raw, path)
+    if issubclass(kind, StrEnum):
+        return _read_choice(kind, raw, path)
+    return _read_scalar(kind, raw, path)
+
+
+def _read_optional(kind: UnionType, raw: object, path: str) -> Any:
+    (inner,) = (part for part in get_args(kind) if part is not NoneType)
+    return None if raw == "" else _read(inner, raw, path)
+
+
+def _read_list(item: Any, raw: object, path: str) -> tuple[Any, ...]:
+    if not isinstance(raw, Sequence) or isinstance(raw, str):
+        raise SpecError(path, raw, "must be a list")
+    return tuple(_read(item, value, f"{path}[{index}]") for index, value in enumerate(raw))
+
+
+def _read_map(item: Any, raw: object, path: str) -> Mapping[str, Any]:
+    if not isinstance(raw, Mapping):
+        raise SpecError(path, raw, "must be a map")
+    return {str(key): value if item is object else _read(item, value, f"{path}.{key}") for key, value in raw.items()}
+
+
+def _read_fields(kind: Any, raw: object, path: str) -> Any:
+    if not isinstance(raw, Mapping):
+        raise SpecError(path, raw, "must be a map of fields")
+    values: dict[str, Any] = {}
+    for each in dataclasses.fields(kind):
+        name = field_name(each.name)
+        value = raw.get(name)
+        if value is not None:
+            values[each.name] = _read(_hints(kind)[each.name], value, f"{path}.{name}")
+        elif each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING:
+            raise SpecError(f"{path}.{name}", None, "give it a value")
+    return _without_empty_references(kind, values)
+
+
+def _without_empty_references(kind: Any, values: dict[str, Any]) -> Any:
+    return kind(**{name: None if value == SecretRef(name="") else value for name, value in values.items()})
+
+
+def _read_choice(kind: type[StrEnum], raw: object, path: str) -> StrEnum:
+    try:
+        return kind(str(raw))
+    except ValueError:
+        raise SpecError(path, raw, f"must be one of {', '.join(kind)}") from None
+
+
+def _read_scalar(kind: Any, raw: object, path: str) -> Any:
+    if not isinstance(raw, kind) or (kind is int and isinstance(raw, bool)):
+        raise SpecError(path, raw, f"must be {_SCALARS[kind]}")
+    return raw
+
+
+def _read_quantity(raw: object, path: str) -> Quantity:
+    try:
+        return quantity(str(raw))
+    except ValueError:
+        raise SpecError(path, raw, "must be a quantity such as 500m, 2 or 16Gi") from None
+
+
+_SCALARS: Mapping[Any, str] = {int: "a whole number", str: "text (put it in quotes)", bool: "true or false"}

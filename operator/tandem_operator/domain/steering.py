@@ -1,0 +1,478 @@
+"""Knows the rules that move a rollout, each by itself: commands, alerts, edits, deadlines, gates, analysis, readiness.
+
+Refuses to know their order (`decide`) and what the moves leave behind (`moves`).
+
+A rule takes the situation and the course so far and returns the course; one that has nothing to say returns it as it
+was. No rule ends a decision early, so that an abort acts whatever else is broken.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from tandem_operator.domain import alerts, commands, evidence, gates, health, rollout
+from tandem_operator.domain.commands import Command, CommandKind
+from tandem_operator.domain.decision import CheckVerdict, GateResult, GateVerdict
+from tandem_operator.domain.moves import Ending, end_canary, point, send, take_back
+from tandem_operator.domain.observed import ANNOTATION_REASON, ANNOTATION_VERDICT, MadeStableBy, Pod, RevisionVerdict
+from tandem_operator.domain.progress import (
+    AlertAction,
+    AnsweredAlert,
+    Progress,
+    SpeculationReason,
+    SpeculationState,
+    Stage,
+    Surge,
+)
+from tandem_operator.domain.revision import Role
+from tandem_operator.domain.rollout import Signal
+from tandem_operator.domain.situation import Course, Situation
+from tandem_operator.domain.spec import CanaryStep, OnInconclusive, SpeculationMode
+
+FLOOR_DECIDES_FROM_PERCENT = 50
+"""Below this share the batch is mostly stable's, and so is its speed."""
+
+
+# Where the last look left off
+
+
+def settle(at: Situation, course: Course) -> Course:
+    """A stage that waited for the pointer ends when the pointer is there, and what was for cause is marked so."""
+    moved = course.progress.rollout
+    arrived = moved.stage is Stage.INSTALLING or moved.revision == at.stable_name
+    if at.stable is not None and arrived:
+        course = send(at, course, Signal.POINTER_MOVED)
+    if moved.stage is Stage.COMPLETING and arrived:
+        course = replace(course, progress=replace(course.progress, rolled_back=None))
+    return _mark_bad(at, course)
+
+
+def _mark_bad(at: Situation, course: Course) -> Course:
+    """Progress is written before the mark; a kill between the two must not leave a bad revision unmarked."""
+    last = course.progress.rolled_back
+    if last is None or not last.bad or last.revision not in at.revisions or at.is_bad(last.revision):
+        return course
+    annotations = {ANNOTATION_VERDICT: str(RevisionVerdict.BAD), ANNOTATION_REASON: last.reason}
+    return course.mark(last.revision, annotations, f"revision {last.revision} was taken back: {last.reason}")
+
+
+# Commands and alerts
+
+
+def obey(at: Situation, course: Course) -> Course:
+    """Every command that is new acts once, on the revision it names, and is echoed whole."""
+    for command in commands.unhandled(at.seen.resource.annotations, course.progress.handled):
+        course = _OBEY[command.kind](at, course, command)
+        handled = {**course.progress.handled, command.annotation: command.text}
+        course = replace(course, progress=replace(course.progress, handled=handled))
+    return course
+
+
+def _ignore(course: Course, command: Command, why: str) -> Course:
+    return course.warn("CommandIgnored", f"{command.annotation}: {command.text}: {why}")
+
+
+def _obey_speculation(at: Situation, course: Course, command: Command) -> Course:
+    if command.value not in ("on", "off") or command.revision not in (at.stable_name, at.current):
+        return _ignore(course, command, f"wanted on@{at.stable_name}#NONCE or off@{at.stable_name}#NONCE")
+    return replace(course, switch=command.value == "on")
+
+
+def _obey_abort(at: Situation, course: Course, command: Command) -> Course:
+    moved = course.progress.rollout
+    if not rollout.on_trial(moved) or command.revision != moved.revision:
+        return _ignore(course, command, "no canary of this revision is under way")
+    return end_canary(at, course, Ending(reason="Aborted", note="by command"))
+
+
+def _obey_rollback(at: Situation, course: Course, command: Command) -> Course:
+    to = command.value or ("" if at.previous is None else at.previous.name)
+    if command.revision != at.stable_name or course.progress.rollout.stage is Stage.RETURNING:
+        return _ignore(course, command, "this revision is not the active one")
+    if to not in at.revisions or to == at.stable_name:
+        return _ignore(course, command, f"there is no stored revision {to!r} to return to")
+    ending = Ending(reason="RolledBackByCommand", note=f"to revision {to}")
+    return take_back(at, course, to, by=MadeStableBy.ROLLBACK, ending=ending)
+
+
+def _obey_retry(at: Situation, course: Course, command: Command) -> Course:
+    refused = course.progress.refused or (at.current if at.is_bad(at.current) else "")
+    if not refused or command.revision != refused:
+        return _ignore(course, command, "this revision is not refused")
+    course = replace(course, progress=replace(course.progress, refused="", rolled_back=None))
+    course = course.say("Retried", f"revision {refused} may be tried again")
+    if refused not in at.revisions:
+        return course
+    annotations = {ANNOTATION_VERDICT: str(RevisionVerdict.UNKNOWN), ANNOTATION_REASON: "Retried"}
+    return course.mark(refused, annotations, f"revision {refused} may be tried again, by command")
+
+
+def _obey_promote(at: Situation, course: Course, command: Command) -> Course:
+    moved = course.progress.rollout
+    if moved.stage is not Stage.PAUSED or command.revision != moved.revision:
+        return _ignore(course, command, "no canary of this revision waits at a pause")
+    last = rollout.is_last(moved, at.spec.canary)
+    course = send(at, course, Signal.PROMOTED_ALL if last else Signal.PROMOTED)
+    return course.say("CanaryStep", f"revision {moved.revision} goes on by command")
+
+
+_OBEY: Mapping[CommandKind, Callable[[Situation, Course, Command], Course]] = {
+    CommandKind.SPECULATION: _obey_speculation,
+    CommandKind.ABORT: _obey_abort,
+    CommandKind.ROLLBACK_TO: _obey_rollback,
+    CommandKind.RETRY: _obey_retry,
+    CommandKind.PROMOTE: _obey_promote,
+}
+
+
+def heed_alerts(at: Situation, course: Course) -> Course:
+    """Each intent is answered once, oldest first; an answered one only waits for its annotation to go."""
+    known = {alert.key for alert in course.progress.alerts}
+    for key, intent in alerts.intents(at.seen.resource.annotations).items():
+        if key not in known:
+            course = _heed_unreadable(at, course, key) if intent is None else _heed(at, course, key, intent)
+    return course
+
+
+def _heed(at: Situation, course: Course, key: str, intent: alerts.Intent) -> Course:
+    action, why = alerts.judge(intent, _standing(at, course.progress))
+    note = f"{intent.name}, started {intent.starts_at:%Y-%m-%d %H:%M:%S} UTC: {why}"
+    revision = course.progress.rollout.revision if action is AlertAction.ABORTED_CANARY else at.stable_name
+    bad = intent.revision == revision
+    match action:
+        case AlertAction.ROLLED_BACK if at.previous is not None:
+            ending = Ending(reason="Alert", note=note, bad=True)
+            course = take_back(at, course, at.previous.name, by=MadeStableBy.ALERT, ending=ending)
+        case AlertAction.ABORTED_CANARY:
+            course = end_canary(at, course, Ending(reason="Alert", note=note, bad=bad))
+        case _:
+            course = course.warn(f"Alert{action}", note)
+    answered = AnsweredAlert(key=key, name=intent.name, revision=revision, action=action, at=at.seen.now, note=why)
+    return replace(course, progress=replace(course.progress, alerts=alerts.echoed(course.progress, answered)))
+
+
+def _heed_unreadable(at: Situation, course: Course, key: str) -> Course:
+    """What is no intent is answered too, or its annotation would stay for ever."""
+    answered = AnsweredAlert(
+        key=key,
+        name="",
+        revision="",
+        action=AlertAction.IGNORED,
+        at=at.seen.now,
+        note="the annotation is no alert intent",
+    )
+    return replace(course, progress=replace(course.progress, alerts=alerts.echoed(course.progress, answered)))
+
+
+def _standing(at: Situation, progress: Progress) -> alerts.Standing:
+    trial = rollout.on_trial(progress.rollout)
+    return alerts.Standing(
+        now=at.seen.now,
+        rules=at.spec.rollback,
+        stable=at.stable,
+        previous=at.previous,
+        canary=progress.rollout.revision if trial else "",
+        canary_since=progress.rollout.started_at if trial else None,
+        returning=progress.rollout.stage is Stage.RETURNING,
+        answered=progress.alerts,
+    )
+
+
+def keep_stalled(at: Situation, course: Course) -> Course:
+    """An alert that found no way back stays visible while the revision it spoke of serves."""
+    stalled = [alert for alert in course.progress.alerts if alert.action is AlertAction.STALLED]
+    if not stalled or stalled[-1].revision != at.stable_name:
+        return course
+    last = stalled[-1]
+    gate = GateResult(GateVerdict.OPEN, "RollbackImpossible", f"alert {last.name}: {last.note}")
+    return replace(course, stalled=gate)
+
+
+# What the spec asks for
+
+
+def follow_spec(at: Situation, course: Course) -> Course:
+    """The revision that the spec means is set out for, unless it serves, is under way, is refused or may not move."""
+    course = _forget_refusal(at, course)
+    moved = course.progress.rollout
+    if moved.stage is Stage.INSTALLING:
+        return _install(at, course)
+    if moved.stage is Stage.RETURNING or at.stable is None:
+        return course
+    if rollout.on_trial(moved) and moved.revision == at.current:
+        return course
+    if at.current == at.stable_name:
+        return _back_to_stable(at, course) if rollout.on_trial(moved) else course
+    return _try_new(at, course)
+
+
+def _forget_refusal(at: Situation, course: Course) -> Course:
+    """A refusal holds until a hashed field changes: until the spec means another revision than the refused one."""
+    if course.progress.refused in ("", at.current) or course.progress.rollout.stage is Stage.RETURNING:
+        return course
+    if not at.seen.progress.refused:
+        return course
+    return replace(course, progress=replace(course.progress, refused=""))
+
+
+def _install(at: Situation, course: Course) -> Course:
+    """The first revision has no canary, and any edit replaces it."""
+    if at.refusal is not None or at.spec.paused or course.progress.rollout.revision == at.current:
+        return course
+    return send(at, course, Signal.FIRST, revision=at.current)
+
+
+def _back_to_stable(at: Situation, course: Course) -> Course:
+    revision = course.progress.rollout.revision
+    ended = send(at, course, Signal.ENDED)
+    return ended.say("CanaryEnded", f"revision {revision}: the spec went back to stable's {at.stable_name}")
+
+
+def _try_new(at: Situation, course: Course) -> Course:
+    """A new canary, whose evidence starts with nothing; one that it supersedes did not fail and is not refused."""
+    moved = course.progress.rollout
+    if at.refusal is not None or at.spec.paused:
+        return course
+    refused = at.current == course.progress.refused or at.is_bad(at.current)
+    if rollout.on_trial(moved):
+        course = course.say("CanaryEnded", f"revision {moved.revision}: superseded by {at.current}")
+        if refused:
+            return send(at, course, Signal.ENDED)
+    if refused:
+        return course
+    course = send(at, course, Signal.NEW, revision=at.current)
+    surge = course.progress.rollout.surge
+    return course.say("CanaryStarted", f"revision {at.current} against {at.stable_name}, {surge}")
+
+
+# Deadlines, capacity, gates
+
+
+def keep_deadlines(at: Situation, course: Course) -> Course:
+    """Past its deadline a canary is aborted, not Bad; a first rollout has nothing to go back to and goes on trying."""
+    moved = course.progress.rollout
+    if moved.deadline_at is None or at.seen.now < moved.deadline_at or moved.stage is Stage.PAUSED:
+        return course
+    if moved.stage is Stage.INSTALLING:
+        message = f"revision {moved.revision} is not ready after {at.spec.progress_deadline_seconds} s; still trying"
+        return replace(course, stalled=GateResult(GateVerdict.OPEN, "ProgressDeadlineExceeded", message))
+    if not rollout.on_trial(moved):
+        return course
+    late = _late(at, course)
+    return end_canary(at, course, late)
+
+
+def _late(at: Situation, course: Course) -> Ending:
+    moved = course.progress.rollout
+    within = f"within {at.spec.canary.progress_deadline_seconds} s"
+    if moved.unschedulable_since is not None:
+        words = gates.capacity(canary_pods(at, moved.revision)).message
+        return Ending(reason="NoCapacity", note=f"no room {within}: {words}")
+    if moved.stage is Stage.STEPPING:
+        missing = [check for check in _judge(at, course).checks if check.verdict is not CheckVerdict.PASS]
+        words = "; ".join(f"{check.name}: {check.message}" for check in missing) or "the hold was not over"
+        return Ending(reason="Inconclusive", note=f"not decided {within}: {words}")
+    return Ending(reason="NotReadyInTime", note=f"its pods were not ready {within}")
+
+
+def mind_gates(at: Situation, course: Course) -> Course:
+    """A canary whose models do not fit, whose pods crash again and again, or that finds the target short of memory."""
+    moved = course.progress.rollout
+    pair = at.pair(moved.revision)
+    if not rollout.on_trial(moved):
+        return course
+    if pair is None:
+        return end_canary(at, course, Ending(reason="RevisionLost", note="its ControllerRevision is gone"))
+    fit = gates.compatible(pair, at.seen.pods)
+    if fit.verdict is GateVerdict.CLOSED:
+        return end_canary(at, course, Ending(reason="ModelsIncompatible", note=fit.message, bad=True))
+    crashing = gates.crash_looping(canary_pods(at, moved.revision))
+    if crashing is not None:
+        note = f"pod {crashing.name} restarted {crashing.restarts} times"
+        return end_canary(at, course, Ending(reason="CrashLooping", note=note, bad=True))
+    breaker = course.progress.breaker
+    if breaker.state is SpeculationState.DISABLED and breaker.reason is SpeculationReason.MEMORY_PRESSURE:
+        return end_canary(at, course, Ending(reason="MemoryPressure", note=breaker.note))
+    return _watch_capacity(at, course)
+
+
+def _watch_capacity(at: Situation, course: Course) -> Course:
+    """Remembers since when the canary finds no room; that is a condition, never a failure of the revision."""
+    moved = course.progress.rollout
+    unplaced = [pod for pod in canary_pods(at, moved.revision) if pod.unschedulable is not None]
+    if bool(unplaced) == (moved.unschedulable_since is not None):
+        return course
+    since = at.seen.now if unplaced else None
+    course = replace(course, progress=replace(course.progress, rollout=replace(moved, unschedulable_since=since)))
+    if since is None:
+        return course
+    return course.warn("CanaryWaitsForRoom", f"revision {moved.revision}: {gates.capacity(unplaced).message}")
+
+
+def canary_pods(at: Situation, revision: str) -> tuple[Pod, ...]:
+    """The pods that only this revision needs."""
+    pair, stable = at.pair(revision), None if at.stable is None else at.stable.pair
+    if pair is None:
+        return ()
+    shared = set() if stable is None else {(Role.TARGET, stable.target), (Role.DRAFT, stable.draft)}
+    wanted = {(Role.TARGET, pair.target), (Role.DRAFT, pair.draft)} - shared
+    return tuple(pod for pod in at.seen.pods if (pod.role, pod.role_hash) in wanted and not pod.leaving)
+
+
+# Analysis
+
+
+def analyse(at: Situation, course: Course) -> Course:
+    """Weighs the evidence; a failed check ends the canary, a passed step leads on."""
+    moved = course.progress.rollout
+    if not rollout.on_trial(moved):
+        return course
+    judged = _judge(at, course)
+    verdict = health.worst(judged.checks)
+    if verdict is CheckVerdict.FAIL:
+        return end_canary(at, judged, _failed(judged))
+    if moved.stage is not Stage.STEPPING or at.spec.paused or not hold_is_over(at, course):
+        return judged
+    step = rollout.step_of(moved, at.spec.canary)
+    if verdict is CheckVerdict.PASS or step.shadow:
+        return _pass_step(at, judged, step)
+    if at.spec.canary.analysis.on_inconclusive is OnInconclusive.ABORT:
+        return end_canary(at, judged, Ending(reason="Inconclusive", note="onInconclusive is Abort"))
+    return judged
+
+
+def _failed(course: Course) -> Ending:
+    failed = [check for check in course.checks if check.verdict is CheckVerdict.FAIL]
+    reasons = {check.name: f"{check.name[0].upper()}{check.name[1:]}Failed" for check in failed}
+    note = "; ".join(
+        f"{check.name} {check.value} in [{check.low}, {check.high}], wanted {check.threshold}, {check.samples}"
+        for check in failed
+    )
+    return Ending(reason=reasons[failed[0].name], note=note, bad=True)
+
+
+def hold_end(at: Situation, course: Course) -> datetime | None:
+    """When the hold of the present step is over; None outside a step."""
+    moved = course.progress.rollout
+    if moved.stage is not Stage.STEPPING or moved.step_started_at is None:
+        return None
+    return moved.step_started_at + timedelta(seconds=rollout.step_of(moved, at.spec.canary).hold_seconds)
+
+
+def hold_is_over(at: Situation, course: Course) -> bool:
+    end = hold_end(at, course)
+    return end is not None and at.seen.now >= end
+
+
+def _pass_step(at: Situation, course: Course, step: CanaryStep) -> Course:
+    moved = course.progress.rollout
+    numbers = ", ".join(f"{check.name} {check.value}" for check in course.checks if check.value) or "no numbers yet"
+    course = course.say("CanaryStep", f"revision {moved.revision} passed {step.percent} %: {numbers}")
+    if step.pause:
+        return send(at, course, Signal.PASSED_AND_WAITS)
+    last = rollout.is_last(moved, at.spec.canary)
+    return send(at, course, Signal.PASSED_ALL if last else Signal.PASSED)
+
+
+def _judge(at: Situation, course: Course) -> Course:
+    """The checks on the evidence with what is new, which is looked at once per interval and saved when it moved."""
+    if course.checks or (course.progress.rollout.stage is Stage.PREPARING and not course.progress.rollout.step):
+        return course
+    kept, weighed = weigh(at, course)
+    checks = health.assess(_question(at, course, weighed))
+    save = weighed is not None and (kept is None or not evidence.same_sums(kept, weighed))
+    return replace(course, checks=checks, weighed=weighed, save=save)
+
+
+def weigh(at: Situation, course: Course) -> tuple[evidence.Evidence | None, evidence.Evidence | None]:
+    """The saved evidence of this canary, and the same with what the gateways say now; None before the first answer."""
+    moved, interval = course.progress.rollout, timedelta(seconds=at.spec.canary.analysis.interval_seconds)
+    kept = evidence.read(at.seen.config("evidence", "evidence.json"))
+    if kept is not None and (kept.canary, kept.stable, kept.since) != (
+        moved.revision,
+        at.stable_name,
+        moved.first_policy,
+    ):
+        kept = None
+    scrape = at.seen.scrape
+    if scrape is None or not scrape.documents or (kept is not None and at.seen.now - kept.at < interval):
+        return kept, kept
+    started = moved.started_at or at.seen.now
+    start = kept or evidence.begin(moved.revision, at.stable_name, since=moved.first_policy, now=started)
+    gateways = [pod.name for pod in at.seen.of_role(Role.GATEWAY)]
+    slot_seconds = at.spec.speculation.control.slot_seconds
+    return kept, evidence.add(start, scrape, gateways=gateways, slot_seconds=slot_seconds)
+
+
+def _question(at: Situation, course: Course, weighed: evidence.Evidence | None) -> health.Question:
+    moved, spec = course.progress.rollout, at.spec
+    pair, stable, step = at.pair(moved.revision), at.stable, rollout.step_of(moved, spec.canary)
+    shares_target = moved.surge is Surge.SHARED_TARGET
+    can_speculate = pair is not None and pair.draft is not None and spec.speculation.mode is not SpeculationMode.OFF
+    stable_speculates = stable is not None and stable.pair.draft is not None
+    last = rollout.is_last(moved, spec.canary)
+    return health.Question(
+        analysis=spec.canary.analysis,
+        evidence=weighed,
+        target="" if pair is None else pair.target,
+        reachable=bool(at.seen.documents),
+        speculates=can_speculate and (shares_target or not step.shadow),
+        shadow=step.shadow,
+        compares=stable_speculates and course.progress.breaker.state is SpeculationState.ACTIVE,
+        shares_target=shares_target,
+        floor_decides=last or not shares_target or step.percent >= FLOOR_DECIDES_FROM_PERCENT,
+    )
+
+
+# Readiness
+
+
+def go_on(at: Situation, course: Course) -> Course:
+    """What was waited for is there: a step begins, a revision becomes stable."""
+    moved = course.progress.rollout
+    match moved.stage:
+        case Stage.INSTALLING if installed(at, moved.revision):
+            note = "target and gateway answer"
+            return point(at, course, moved.revision, by=MadeStableBy.FIRST_ROLLOUT, note=note)
+        case Stage.PREPARING if not at.spec.paused and pods_are_there(at, course):
+            return send(at, course, Signal.READY)
+        case Stage.COMPLETING if not at.spec.paused and pods_are_there(at, course):
+            note = (
+                ", ".join(f"{check.name} {check.value}" for check in course.checks if check.value) or "all steps passed"
+            )
+            return point(at, course, moved.revision, by=MadeStableBy.PROMOTION, note=note)
+        case Stage.RETURNING if is_warm(at, moved.revision):
+            last = course.progress.rolled_back
+            note = "brought back" if last is None else f"brought back: {last.reason}: {last.note}"
+            return point(at, course, moved.revision, by=MadeStableBy(moved.returning_for), note=note)
+        case _:
+            return course
+
+
+def installed(at: Situation, revision: str) -> bool:
+    """A target pod is ready and a gateway has got an answer through it; a dead draft does not stand in the way."""
+    pair = at.pair(revision)
+    if pair is None or revision not in at.revisions:
+        return False
+    serving = any(document.serving for document in at.seen.documents.values())
+    return serving and at.ready(Role.TARGET, pair.target) > 0
+
+
+def pods_are_there(at: Situation, course: Course) -> bool:
+    """The canary's own pods are ready, as many as its step needs, and every gateway reaches them."""
+    moved = course.progress.rollout
+    pair = at.pair(moved.revision)
+    if pair is None or moved.revision not in at.revisions:
+        return False
+    targets = rollout.canary_replicas(moved, at.spec.canary, at.spec.target.replicas)
+    drafts = rollout.canary_replicas(moved, at.spec.canary, at.spec.draft.replicas)
+    needs = [(Role.TARGET, pair.target, targets if moved.surge is Surge.SIDE_BY_SIDE else 1)]
+    if pair.draft is not None:
+        needs.append((Role.DRAFT, pair.draft, drafts))
+    return all(at.ready(*need[:2]) >= need[2] and at.admitted(*need) for need in needs)
+
+
+def is_warm(at: Situation, revision: str) -> bool:
+    """Whether a rollback can move the weights now: every gateway reaches a ready target pod of the revision."""
+    pair = at.pair(revision)
+    return pair is not None and at.ready(Role.TARGET, pair.target) > 0 and at.admitted(Role.TARGET, pair.target, 1)

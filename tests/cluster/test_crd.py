@@ -1,0 +1,210 @@
+"""The resource on a real API server: what is refused and with which words, what is filled in, who may write what."""
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tandem_devcluster.testing import Cluster
+from tandem_operator.domain.overlay import overlaid
+from tandem_operator.domain.spec import parse
+
+pytestmark = pytest.mark.cluster
+
+ROOT = Path(__file__).parents[2]
+CRD = ROOT / "crds" / "speculativedeployments.yaml"
+CHART = ROOT / "charts" / "tandem"
+SPEC: Mapping[str, Any] = {
+    "target": {"model": {"uri": "file:///m/target"}},
+    "draft": {"model": {"uri": "file:///m/draft"}},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed(cluster: Cluster) -> None:
+    """The CRD as the chart brings it, without an operator that would act on the objects."""
+    rendered = cluster.helm("template", "tandem", str(CHART), "--show-only", "templates/crd.yaml")
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=rendered)
+    cluster.kubectl("wait", "--for=condition=Established", "crd/speculativedeployments.tandem.dev")
+
+
+def manifest(spec: Mapping[str, Any], name: str = "chat") -> str:
+    metadata = {"name": name}
+    return json.dumps(
+        {"apiVersion": "tandem.dev/v1alpha1", "kind": "SpeculativeDeployment", "metadata": metadata, "spec": spec}
+    )
+
+
+def refusal(cluster: Cluster, text: str) -> str:
+    """The API server's words about an object that it must refuse."""
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        cluster.kubectl("apply", "--dry-run=server", "-f", "-", stdin=text)
+    return " ".join(str(caught.value.stderr).split())
+
+
+TARGET, DRAFT = "file:///m/target", "file:///m/draft"
+
+WRONG: list[tuple[Mapping[str, Any], str]] = [
+    ({"target": None}, "spec.target: Required value"),
+    ({"draft": None}, "spec.draft: Required value"),
+    ({"draft": {"model": None}}, "method Model needs draft.model with a uri; write method: None for a target"),
+    ({"draft": {"method": "None"}}, "method None has no pods: remove model, engineArgs, image and podTemplate"),
+    (
+        {"draft": {"method": "NGram"}},
+        'spec.draft.method: Unsupported value: "NGram": supported values: "Model", "None"',
+    ),
+    ({"target": {"engine": "VLLM"}}, 'spec.target.engine: Unsupported value: "VLLM": supported values: "Torch"'),
+    ({"target": {"model": {"uri": "/m/target"}}}, "use hf://owner/name for a Hugging Face repository, or file:///path"),
+    ({"target": {"model": {"uri": "s3://bucket/m"}}}, "use hf://owner/name for a Hugging Face repository"),
+    ({"target": {"model": {"uri": "hf://only-a-name"}}}, "use hf://owner/name for a Hugging Face repository"),
+    ({"target": {"model": {"uri": "hf://a/b"}}}, "an hf:// model needs `revision`: the 40-digit commit"),
+    ({"target": {"model": {"uri": "hf://a/b", "revision": "main"}}}, "an hf:// model needs `revision`"),
+    ({"target": {"model": {"revision": "0" * 40}}}, "a file:// model has no `revision`; remove it"),
+    ({"target": {"model": {"digest": "sha256:12"}}}, "write sha256: and 64 lower-case hexadecimal digits"),
+    ({"target": {"engineArgs": {"--dtype": "fp32"}}}, "Torch takes dtype, threads, max-sessions, max-length and pace"),
+    ({"target": {"engineArgs": {"threads": 1}}}, 'spec.target.engineArgs.threads: Invalid value: "integer"'),
+    ({"draft": {"engineArgs": {"dtype": "$(POD_IP)"}}}, "give every engine argument a value of letters, digits"),
+    ({"target": {"replicas": -1}}, "spec.target.replicas: Invalid value: -1"),
+    ({"target": {"placement": {"count": 2}}}, "placement.count above 1 needs placement.accelerator"),
+    ({"draft": {"placement": {"count": 2}}}, "placement.count above 1 needs placement.accelerator"),
+    ({"target": {"resources": {"limits": {"memory": "16GB"}}}}, "write a quantity such as 500m, 2 or 16Gi"),
+    ({"target": {"cache": {"sizeLimit": "big"}}}, "write a quantity such as 50Gi"),
+    ({"target": {"podTemplate": {"containers": []}}}, 'unknown field "spec.target.podTemplate.containers"'),
+    (
+        {"target": {"podTemplate": {"metadata": {"labels": {"tandem.dev/role": "x"}}}}},
+        "labels under tandem.dev/ and app.kubernetes.io/ are the operator's; use a prefix of your own",
+    ),
+    ({"servedModelName": "two words"}, "use letters, digits, dots, underscores, slashes and hyphens"),
+    ({"servedModelName": "x" * 129}, "spec.servedModelName: Too long: may not be more than 128"),
+    ({"gateway": {"replicas": 0}}, "spec.gateway.replicas: Invalid value: 0"),
+    (
+        {"gateway": {"service": {"type": "ExternalName"}}},
+        'spec.gateway.service.type: Unsupported value: "ExternalName"',
+    ),
+    ({"speculation": {"mode": False}}, 'spec.speculation.mode: Invalid value: "boolean"'),
+    ({"speculation": {"draftTokens": {"min": 9}}}, "draftTokens.min must not exceed draftTokens.max"),
+    ({"speculation": {"control": {"canaryPercent": 0}}}, "spec.speculation.control.canaryPercent: Invalid value: 0"),
+    (
+        {"canary": {"steps": []}},
+        "spec.canary.steps: Invalid value: 0: spec.canary.steps in body should have at least 1",
+    ),
+    ({"canary": {"steps": [{"percent": 20}, {"percent": 10}]}}, "each step's percent must be above the one before"),
+    ({"canary": {"steps": [{"percent": 20}, {"percent": 20}]}}, "each step's percent must be above the one before"),
+    ({"canary": {"steps": [{"percent": 0}]}}, "percent: 0 goes with shadow: true"),
+    ({"canary": {"steps": [{"percent": 5, "shadow": True}]}}, "percent: 0 goes with shadow: true"),
+    ({"canary": {"steps": [{"holdSeconds": 5}]}}, "spec.canary.steps[0].percent: Required value"),
+    ({"canary": {"analysis": {"confidenceBasisPoints": 0.95}}}, "confidenceBasisPoints: Invalid value"),
+    ({"canary": {"rollbackWindowSeconds": 60}}, "rollback.windowSeconds must not exceed canary.rollbackWindowSeconds"),
+    ({"autoDisable": {"acceptance": {"disableBelowBasisPoints": 4000}}}, "must lie below enableAboveBasisPoints"),
+    ({"autoDisable": {"speedup": {"enableAboveBasisPoints": 9000}}}, "must lie below enableAboveBasisPoints"),
+    ({"autoDisable": {"memory": {"enableBelowBasisPoints": 9300}}}, "must lie below disableAboveBasisPoints"),
+    ({"rollback": {"onAlerts": {"names": ["A", "A"]}}}, 'spec.rollback.onAlerts.names[1]: Duplicate value: "A"'),
+    ({"autoDisabled": {}}, 'unknown field "spec.autoDisabled"'),
+    ({"target": {"model": {"url": "file:///m"}}}, 'unknown field "spec.target.model.url"'),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), WRONG, ids=[json.dumps(change)[:60] for change, _ in WRONG])
+def test_a_wrong_spec_is_refused_with_words_that_help(cluster: Cluster, change: Mapping[str, Any], words: str) -> None:
+    assert words in refusal(cluster, manifest(overlaid(SPEC, change)))
+
+
+@pytest.mark.parametrize("name", ["a" * 41, "1chat", "chat.v2", "chat_v2", "Chat"])
+def test_a_name_that_children_could_not_carry_is_refused(cluster: Cluster, name: str) -> None:
+    words = refusal(cluster, manifest(SPEC, name))
+    assert "choose a name of at most 40 characters" in words or "Invalid value" in words
+
+
+def test_a_client_that_is_not_strict_is_warned_of_an_unknown_field(cluster: Cluster, namespace: str) -> None:
+    text = manifest({**SPEC, "fromTheFuture": 1})
+    cluster.kubectl("apply", "-n", namespace, "--validate=ignore", "-f", "-", stdin=text)
+    assert "fromTheFuture" not in cluster.get("specdep", "chat", namespace=namespace)["spec"]
+
+
+def test_defaults_are_filled_in_and_read_as_the_operator_would_alone(cluster: Cluster, namespace: str) -> None:
+    cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=manifest(SPEC))
+    stored = cluster.get("specdep", "chat", namespace=namespace)["spec"]
+    assert stored["canary"]["steps"][0] == {"percent": 0, "holdSeconds": 120, "shadow": True, "pause": False}
+    assert stored["speculation"]["draftTokens"] == {"min": 1, "max": 8}
+    assert parse(stored) == parse(SPEC)
+
+
+def test_the_scale_subresource_moves_the_target_and_applying_again_leaves_it(cluster: Cluster, namespace: str) -> None:
+    cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=manifest(SPEC))
+    path = f"/apis/tandem.dev/v1alpha1/namespaces/{namespace}/speculativedeployments/chat/scale"
+    assert json.loads(cluster.kubectl("get", "--raw", path))["spec"] == {"replicas": 1}
+    cluster.kubectl("scale", "-n", namespace, "specdep/chat", "--replicas=4")
+    cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=manifest(SPEC))
+    assert cluster.get("specdep", "chat", namespace=namespace)["spec"]["target"]["replicas"] == 4
+
+
+def test_the_status_holds_the_operators_bookkeeping_and_the_columns_show_it(cluster: Cluster, namespace: str) -> None:
+    cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=manifest(SPEC))
+    status = {
+        "phase": "Canary",
+        "stableRevision": "6f2c9a41",
+        "canary": {"percent": 25},
+        "speculation": {"state": "Active", "acceptance": "0.69", "speedup": "1.52", "reason": "PaysOff"},
+        "progress": {"rollout": {"stage": "Stepping", "anything": [1, {"deep": True}]}},
+    }
+    patch = json.dumps({"status": status})
+    cluster.kubectl("patch", "-n", namespace, "specdep/chat", "--subresource=status", "--type=merge", "-p", patch)
+    assert cluster.get("specdep", "chat", namespace=namespace)["status"] == status
+    heads, values = cluster.kubectl("get", "-n", namespace, "specdep", "-o", "wide").splitlines()
+    wanted = "NAME READY PHASE SPECULATION ACCEPTANCE SPEEDUP REVISION CANARY% TARGET DRAFT REASON AGE"
+    assert " ".join(heads.split()) == wanted
+    assert values.split()[:-1] == [
+        "chat",
+        "Canary",
+        "Active",
+        "0.69",
+        "1.52",
+        "6f2c9a41",
+        "25",
+        TARGET,
+        DRAFT,
+        "PaysOff",
+    ]
+
+
+def test_explain_reads_well(cluster: Cluster) -> None:
+    text = " ".join(cluster.kubectl("explain", "specdep.spec.speculation.verification").split())
+    assert "ENUM: Auto Coupled Rejection" in text
+    assert "the served tokens are those of the target alone" in text
+
+
+def test_deleting_everything_of_kind_all_leaves_it(cluster: Cluster, namespace: str) -> None:
+    cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=manifest(SPEC))
+    cluster.kubectl("delete", "all", "--all", "-n", namespace)
+    assert cluster.get("tandem", namespace=namespace)["items"][0]["metadata"]["name"] == "chat"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_an_example_is_applied_as_it_stands(cluster: Cluster, path: Path) -> None:
+    (document,) = yaml.safe_load_all(path.read_text())
+    shown = cluster.kubectl("apply", "--dry-run=server", "-f", str(path))
+    assert shown.split()[0] == f"speculativedeployment.tandem.dev/{document['metadata']['name']}"
+
+
+def test_the_operators_account_may_annotate_and_never_write_spec(cluster: Cluster, namespace: str) -> None:
+    wanted = ("account", "rights", "admission")
+    shown = [part for name in wanted for part in ("--show-only", f"templates/{name}.yaml")]
+    rendered = cluster.helm("template", "tandem", str(CHART), "-n", namespace, *shown)
+    cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=rendered)
+    cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=manifest(SPEC))
+    account = f"--as=system:serviceaccount:{namespace}:tandem-operator"
+    try:
+        cluster.kubectl("annotate", "-n", namespace, account, "specdep/chat", "alert.tandem.dev/0a=x")
+        with pytest.raises(subprocess.CalledProcessError) as caught:
+            cluster.kubectl("scale", "-n", namespace, account, "specdep/chat", "--replicas=4")
+        assert "forbidden" in caught.value.stderr
+        spec = json.dumps({"spec": {"paused": True}})
+        with pytest.raises(subprocess.CalledProcessError) as caught:
+            cluster.kubectl("patch", "-n", namespace, account, "specdep/chat", "--type=merge", "-p", spec)
+        assert "spec belongs to its users" in caught.value.stderr
+    finally:
+        cluster.kubectl("delete", "-n", namespace, "-f", "-", stdin=rendered)

@@ -1,0 +1,64 @@
+"""What is known before any traffic, as tables."""
+
+import pytest
+from tests.domain.simulated_world import BASE, TERMS, changed
+
+from tandem_operator.domain.decision import GateVerdict
+from tandem_operator.domain.errors import SpecError
+from tandem_operator.domain.gates import admit, capacity, compatible, crash_looping
+from tandem_operator.domain.observed import Fetched, Pod
+from tandem_operator.domain.revision import Revision, Role, RoleHash
+from tandem_operator.domain.spec import parse
+
+PAIR = Revision(target=RoleHash("t"), draft=RoleHash("d"))
+
+
+def pod(role: Role, role_hash: str, **more: object) -> Pod:
+    return Pod(name=f"{role}-0", uid="u", role=role, role_hash=RoleHash(role_hash), phase="Running", **more)  # type: ignore[arg-type] # fields by name
+
+
+def fetched(tokenizer: str | None) -> dict[str, object]:
+    return {"fetched": Fetched(tokenizer=tokenizer)}
+
+
+TARGET = pod(Role.TARGET, "t", **fetched("a"))
+
+
+@pytest.mark.parametrize(
+    ("pods", "verdict", "reason"),
+    [
+        ([], GateVerdict.UNKNOWN, "NotFetchedYet"),
+        ([TARGET], GateVerdict.UNKNOWN, "NotFetchedYet"),
+        ([TARGET, pod(Role.DRAFT, "d", **fetched(None))], GateVerdict.UNKNOWN, "NotFetchedYet"),
+        ([TARGET, pod(Role.DRAFT, "d", **fetched("a"))], GateVerdict.OPEN, "TokenizersEqual"),
+        ([TARGET, pod(Role.DRAFT, "d", **fetched("b"))], GateVerdict.CLOSED, "TokenizersDiffer"),
+        ([TARGET, pod(Role.DRAFT, "other", **fetched("b"))], GateVerdict.UNKNOWN, "NotFetchedYet"),
+    ],
+)
+def test_a_pair_fits_where_both_report_the_same_tokenizer(pods: list[Pod], verdict: GateVerdict, reason: str) -> None:
+    found = compatible(PAIR, pods)
+    assert (found.verdict, found.reason) == (verdict, reason)
+
+
+def test_a_target_alone_always_fits() -> None:
+    assert compatible(Revision(target=RoleHash("t"), draft=None), []).reason == "NoDraft"
+
+
+def test_no_room_is_told_in_the_scheduler_s_words() -> None:
+    words = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    found = capacity([pod(Role.TARGET, "t"), pod(Role.DRAFT, "d", unschedulable=words)])
+    assert (found.verdict, found.reason) == (GateVerdict.CLOSED, "Unschedulable")
+    assert found.message.endswith(words)
+    assert capacity([pod(Role.TARGET, "t")]).verdict is GateVerdict.OPEN
+
+
+def test_an_accelerator_outside_the_table_is_named_by_its_field() -> None:
+    admit(parse(BASE), TERMS.accelerators, None)
+    with pytest.raises(SpecError, match=r"^spec\.target\.placement\.accelerator is 'B200'"):
+        admit(parse(changed(BASE, target__placement__accelerator="B200")), TERMS.accelerators, ())
+
+
+def test_only_a_pod_that_fails_again_and_again_is_a_crash_loop() -> None:
+    looping = pod(Role.DRAFT, "d", waiting_reason="CrashLoopBackOff", restarts=5)
+    assert crash_looping([pod(Role.DRAFT, "d", waiting_reason="CrashLoopBackOff", restarts=4), looping]) is looping
+    assert crash_looping([pod(Role.DRAFT, "d", waiting_reason="ImagePullBackOff", restarts=9)]) is None

@@ -1,0 +1,220 @@
+"""Checks as a table: evidence in, verdict and numbers out. C33 (Flagger #1035) brings its own figures."""
+
+import random
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from tandem_operator.domain.decision import CheckResult, CheckVerdict
+from tandem_operator.domain.evidence import ArmSums, Boot, Evidence, begin
+from tandem_operator.domain.health import CHECKS, Question, assess, worst
+from tandem_operator.domain.intervals import ERROR_RATIOS, SlotSums
+from tandem_operator.domain.samples import BUCKETS, Arm, Buckets, Shadow, Stratum
+from tandem_operator.domain.spec import AcceptanceGate, Analysis, ErrorsGate, SpeedupGate
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+RULES = Analysis(min_requests=1000, acceptance=AcceptanceGate(min_basis_points=8000))
+NOTHING = begin("canary", "stable", since=1, now=NOW)
+
+
+def mixed(requests: int, seed: int) -> Buckets:
+    """Of 24 proposed tokens each: by turns 21 accepted with 1 rejection, and 15 accepted with 3."""
+    chance = random.Random(seed)
+    rows = [[0] * BUCKETS for _ in range(3)]
+    for turn in range(requests):
+        bucket = chance.randrange(BUCKETS)
+        accepted, rejected = (21, 1) if turn % 2 == 0 else (15, 3)
+        for row, more in zip(rows, (accepted, accepted + rejected, 1), strict=True):
+            row[bucket] += more
+    return Buckets(*(tuple(row) for row in rows))
+
+
+def plain(requests: int, rate: float, seed: int) -> Buckets:
+    """Requests of 20 examined tokens with one acceptance."""
+    chance = random.Random(seed)
+    rows = [[0] * BUCKETS for _ in range(3)]
+    for _ in range(requests):
+        bucket = chance.randrange(BUCKETS)
+        for row, more in zip(rows, (sum(chance.random() < rate for _ in range(20)), 20, 1), strict=True):
+            row[bucket] += more
+    return Buckets(*(tuple(row) for row in rows))
+
+
+def with_acceptance(canary: Buckets | None, stable: Buckets | None, *, errors: tuple[int, int] = (0, 0)) -> Evidence:
+    strata = []
+    for name, held, failed in (("canary", canary, errors[0]), ("stable", stable, errors[1])):
+        requests = 0 if held is None else sum(held.requests)
+        strata.append(Stratum(policy=1, revision=name, requests=requests, errors=failed, acceptance=held))
+    return replace(NOTHING, boots={"x": Boot(pod="a", strata=tuple(strata))})
+
+
+def with_slots(**slots: tuple[int, float]) -> Evidence:
+    """Arms by name (`on`, `off`, `stable`): count of slots and milliseconds per token."""
+    named = {"on": ("canary", Arm.ON), "off": ("t", Arm.OFF), "stable": ("stable", Arm.ON)}
+    held = []
+    for name, (count, pace) in slots.items():
+        sums = SlotSums()
+        for number in range(count):
+            sums = sums.plus(1000, round(1000 * pace * (0.97 if number % 2 else 1.03)))
+        held.append(ArmSums(policy=1, of=named[name][0], arm=named[name][1], sums=sums))
+    return replace(NOTHING, slots=tuple(held))
+
+
+def result(name: str, evidence: Evidence | None, rules: Analysis = RULES, **more: bool) -> CheckResult:
+    asked = replace(Question(analysis=rules, evidence=evidence, target="t"), **more)  # type: ignore[arg-type] # flags
+    return next(found for found in assess(asked) if found.name == name)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_c33_acceptance_decides_at_the_thousandth_request_of_the_canary_and_not_before(seed: int) -> None:
+    before = result("acceptance", with_acceptance(mixed(999, seed), mixed(8991, seed + 100)))
+    assert (before.verdict, before.value, before.samples) == (CheckVerdict.INCONCLUSIVE, "0.900", "999 requests")
+    assert before.message == "revision canary has 999 of the 1000 requests it needs"
+    after = result("acceptance", with_acceptance(mixed(1000, seed), mixed(9000, seed + 100)))
+    assert (after.verdict, after.value, after.samples) == (CheckVerdict.PASS, "0.900", "1000 requests")
+    assert float(after.low) > 0.8
+
+
+def test_c33_the_case_counts_as_it_says() -> None:
+    held = mixed(999, 1)
+    assert (sum(held.accepted), sum(held.examined)) == (17985, 19982)
+
+
+CASES = [
+    ("acceptance", with_acceptance(None, None), CheckVerdict.NO_DATA, "no acceptance sums of revision canary"),
+    ("acceptance", with_acceptance(plain(1200, 0.9, 1), None), CheckVerdict.PASS, "above the floor"),
+    ("acceptance", with_acceptance(plain(1200, 0.8, 1), None), CheckVerdict.INCONCLUSIVE, "contains the floor"),
+    ("acceptance", with_acceptance(plain(1200, 0.7, 1), None), CheckVerdict.FAIL, "below the floor"),
+    ("acceptanceDrop", with_acceptance(plain(1200, 0.9, 1), None), CheckVerdict.NO_DATA, "of revision stable"),
+    (
+        "acceptanceDrop",
+        with_acceptance(plain(1200, 0.9, 1), plain(500, 0.9, 2)),
+        CheckVerdict.INCONCLUSIVE,
+        "500 of the 1000",
+    ),
+    ("acceptanceDrop", with_acceptance(plain(2000, 0.9, 1), plain(4000, 0.9, 2)), CheckVerdict.PASS, "not worse"),
+    (
+        "acceptanceDrop",
+        with_acceptance(plain(2000, 0.8, 1), plain(4000, 0.9, 2)),
+        CheckVerdict.FAIL,
+        "worse than stable",
+    ),
+    ("acceptanceDrop", with_acceptance(plain(2000, 0.85, 1), plain(2000, 0.9, 2)), CheckVerdict.FAIL, "by the margin"),
+    ("speedup", NOTHING, CheckVerdict.NO_DATA, "no closed slots"),
+    ("speedup", with_slots(on=(7, 10), off=(20, 20)), CheckVerdict.INCONCLUSIVE, "needs 8 slots"),
+    ("speedup", with_slots(on=(20, 10), off=(20, 20)), CheckVerdict.PASS, "above the floor"),
+    ("speedup", with_slots(on=(20, 20), off=(20, 20)), CheckVerdict.INCONCLUSIVE, "contains the floor"),
+    ("speedup", with_slots(on=(20, 22), off=(20, 20)), CheckVerdict.FAIL, "below the floor"),
+    ("speedupDrop", with_slots(on=(30, 10), stable=(30, 10)), CheckVerdict.PASS, "not worse"),
+    ("speedupDrop", with_slots(on=(30, 12), stable=(30, 10)), CheckVerdict.FAIL, "worse than stable"),
+    ("errors", NOTHING, CheckVerdict.NO_DATA, "no requests of both"),
+    ("errors", with_acceptance(plain(500, 0.9, 1), plain(2000, 0.9, 1)), CheckVerdict.INCONCLUSIVE, "each needs 1000"),
+    ("errors", with_acceptance(plain(1500, 0.9, 1), plain(2000, 0.9, 1)), CheckVerdict.PASS, "within"),
+    (
+        "errors",
+        with_acceptance(plain(1500, 0.9, 1), plain(2000, 0.9, 1), errors=(30, 1)),
+        CheckVerdict.INCONCLUSIVE,
+        "chance may do it",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "evidence", "verdict", "message"), CASES, ids=[f"{c[0]}-{c[2]}-{i}" for i, c in enumerate(CASES)]
+)
+def test_a_check_says_what_its_evidence_shows(
+    name: str, evidence: Evidence, verdict: CheckVerdict, message: str
+) -> None:
+    found = result(name, evidence)
+    assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+def test_errors_fail_before_the_least_number_of_requests() -> None:
+    few = with_acceptance(plain(200, 0.9, 1), plain(900, 0.9, 1), errors=(20, 0))
+    found = result("errors", replace(few, errors=(9.0,) * len(ERROR_RATIOS)))
+    assert (found.verdict, found.value, found.samples) == (
+        CheckVerdict.FAIL,
+        "0.1000",
+        "20/200 against 0/900 requests",
+    )
+
+
+def test_more_errors_within_what_is_allowed_do_not_fail() -> None:
+    held = replace(with_acceptance(plain(1500, 0.9, 1), plain(2000, 0.9, 1), errors=(30, 1)), errors=(9.0,) * 6)
+    assert result("errors", held, replace(RULES, errors=ErrorsGate(max_increase_basis_points=300))).verdict == "Pass"
+
+
+def test_a_speed_up_shows_its_interval_as_ratios() -> None:
+    found = result(
+        "speedup", with_slots(on=(20, 10), off=(20, 20)), replace(RULES, speedup=SpeedupGate(min_basis_points=10300))
+    )
+    assert found.value == "2.000"
+    assert float(found.low) < 2 < float(found.high)
+    assert (found.threshold, found.samples) == (">= 1.030", "20 on + 20 off slots")
+
+
+def test_strata_are_compared_with_themselves_only() -> None:
+    """Load drifts and so do shares: pooled, the canary would look worse by nine points; within strata it is equal."""
+    strata = []
+    for policy, rate, sizes in ((1, 0.9, (300, 5000)), (2, 0.8, (3000, 3000))):
+        for name, size in zip(("canary", "stable"), sizes, strict=True):
+            held = plain(size, rate, policy * 10 + size)
+            strata.append(Stratum(policy=policy, revision=name, requests=size, acceptance=held))
+    evidence = replace(NOTHING, boots={"x": Boot(pod="a", strata=tuple(strata))})
+    found = result("acceptanceDrop", evidence)
+    assert (found.verdict, abs(float(found.value)) < 0.01) == (CheckVerdict.PASS, True)
+
+
+def test_a_shadow_step_judges_scored_tokens_only() -> None:
+    held = plain(400, 0.2, 3)
+    shadow = Stratum(policy=1, revision="canary", shadow=Shadow(held.accepted, held.examined))
+    stable = Stratum(policy=1, revision="stable", requests=2000, acceptance=plain(2000, 0.9, 4))
+    evidence = replace(NOTHING, boots={"x": Boot(pod="a", strata=(shadow, stable))})
+    found = assess(Question(analysis=RULES, evidence=evidence, target="t", shadow=True))
+    assert [(check.name, check.verdict) for check in found] == [
+        ("acceptance", CheckVerdict.FAIL),
+        ("acceptanceDrop", CheckVerdict.FAIL),
+    ]
+    assert found[0].samples == "8000 scored tokens"
+
+
+@pytest.mark.parametrize(
+    ("question", "names"),
+    [
+        ({}, ["acceptance", "acceptanceDrop", "speedup", "speedupDrop", "errors"]),
+        ({"compares": False}, ["acceptance", "speedup", "errors"]),
+        ({"shares_target": False}, ["acceptance", "acceptanceDrop", "speedup", "errors"]),
+        ({"floor_decides": False}, ["acceptance", "acceptanceDrop", "speedupDrop", "errors"]),
+        ({"speculates": False}, ["errors"]),
+    ],
+)
+def test_a_check_is_asked_where_it_means_something(question: dict[str, bool], names: list[str]) -> None:
+    asked = replace(Question(analysis=RULES, evidence=NOTHING, target="t"), **question)  # type: ignore[arg-type] # flags
+    assert [found.name for found in assess(asked)] == names
+
+
+def test_every_check_has_its_part_of_the_confidence() -> None:
+    assert Question(analysis=RULES, evidence=NOTHING, target="t").alpha == pytest.approx(0.05 / len(CHECKS))
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        ([], "Pass"),
+        (["Pass", "Inconclusive"], "Inconclusive"),
+        (["Inconclusive", "NoData"], "NoData"),
+        (["NoData", "ProviderError"], "ProviderError"),
+        (["ProviderError", "Fail", "Pass"], "Fail"),
+    ],
+)
+def test_the_worst_verdict_counts(verdicts: list[str], expected: str) -> None:
+    results = [CheckResult(name="x", verdict=CheckVerdict(verdict)) for verdict in verdicts]
+    assert worst(results) == expected
+
+
+def test_gateways_that_do_not_answer_are_a_provider_error_but_a_failure_stays_one() -> None:
+    bad, good = plain(1200, 0.5, 1), plain(1200, 0.9, 1)
+    assert result("acceptance", with_acceptance(good, None), reachable=False).verdict is CheckVerdict.PROVIDER_ERROR
+    assert result("acceptance", with_acceptance(bad, None), reachable=False).verdict is CheckVerdict.FAIL
+    assert result("acceptance", None).verdict is CheckVerdict.NO_DATA

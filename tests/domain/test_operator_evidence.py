@@ -1,0 +1,364 @@
+"""Numbers here were worked out by hand from the equations in `intervals`, not by running it."""
+
+import math
+import random
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem_operator.domain import record
+from tandem_operator.domain.evidence import Evidence, add, begin, in_window, read, same_sums
+from tandem_operator.domain.intervals import (
+    Estimate,
+    SlotSums,
+    combine,
+    difference,
+    error_evidence,
+    faster,
+    half_width,
+    log_e_value,
+    log_time_per_token,
+    ratio,
+)
+from tandem_operator.domain.samples import (
+    BUCKETS,
+    Arm,
+    Buckets,
+    Document,
+    Scrape,
+    Slot,
+    Stratum,
+    UnreadableDocument,
+    read_document,
+)
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+
+
+# Intervals
+
+
+@pytest.mark.parametrize(
+    ("error", "tau", "alpha", "expected"),
+    [
+        (0.01, 0.05, 0.01, 0.0360100),  # sqrt(1.04 x (9.21034 + 3.25810)) hundredths
+        (0.05, 0.05, 0.01, 0.2225251),  # sqrt(2 x (9.21034 + 0.69315)) / 20
+        (0.0, 0.05, 0.01, 0.0),
+    ],
+)
+def test_the_half_width_is_that_of_the_normal_mixture(error: float, tau: float, alpha: float, expected: float) -> None:
+    assert half_width(error, tau, alpha) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_ratio_of_two_buckets_has_the_variance_of_its_residuals() -> None:
+    assert ratio([1, 2, 0], [2, 2, 0]) == Estimate(0.75, 0.0625, 2)
+
+
+def test_one_filled_bucket_has_no_variance_and_gives_no_estimate() -> None:
+    assert ratio([5, 0], [10, 0]) is None
+
+
+def test_a_perfect_draft_is_not_certain_beyond_what_it_was_asked() -> None:
+    found = ratio([10, 10], [10, 10])
+    assert found is not None
+    assert found.value == 1.0
+    assert found.variance == pytest.approx(21 / 22 * 1 / 22 / 20)
+
+
+def test_slots_give_the_logarithm_of_time_per_token() -> None:
+    sums = SlotSums().plus(100, 1000).plus(100, 1200).plus(200, 2200)
+    assert sums == SlotSums(3, 400, 4400, 60000, 660000, 7280000)
+    (found,) = log_time_per_token([sums])
+    assert found.value == pytest.approx(math.log(11))
+    assert found.variance == pytest.approx(1.5 * 20000 / 4400**2)  # residuals -100, 100, 0
+
+
+def test_the_spread_of_a_slot_is_pooled_over_strata() -> None:
+    wide = SlotSums().plus(100, 900).plus(100, 1100)
+    narrow = SlotSums().plus(100, 1000).plus(100, 1000).plus(100, 1000)
+    first, second = log_time_per_token([wide, narrow])
+    spread = (0.1**2 + 0.1**2) / (1 + 2)
+    assert first.variance == pytest.approx(spread / 2)
+    assert second.variance == pytest.approx(spread / 3)
+
+
+def test_faster_is_positive_where_the_second_needs_less_time() -> None:
+    off = {1: SlotSums().plus(100, 2000).plus(100, 2000)}
+    on = {1: SlotSums().plus(100, 1000).plus(100, 1000), 2: SlotSums().plus(1, 1)}
+    found = faster(off, on)
+    assert found is not None
+    assert found.value == pytest.approx(math.log(2))
+    assert faster(off, {2: on[1]}) is None  # another stratum is no comparison
+
+
+def test_strata_are_combined_by_information() -> None:
+    found = combine([Estimate(0.8, 0.01, 40), Estimate(0.6, 0.03, 50)])
+    assert found is not None
+    assert found.value == pytest.approx((0.8 * 100 + 0.6 * 100 / 3) / (100 + 100 / 3))
+    assert found.variance == pytest.approx(0.0075)
+    assert found.units == 90
+    assert combine([]) is None
+
+
+def test_errors_are_weighed_against_the_share_of_requests() -> None:
+    found = error_evidence(3, 1, 0.5)
+    assert found[1] == pytest.approx(3 * math.log(2) - 4 * math.log(1.5))
+    assert found[5] == pytest.approx(3 * math.log(30) - 4 * math.log(15.5))
+    assert log_e_value([0.0, math.log(3)]) == pytest.approx(math.log(2))
+
+
+# A canary that equals stable, looked at often
+
+
+def bursts(chance: random.Random, requests: int, mean: float) -> tuple[list[int], list[int]]:
+    """Buckets of requests of 20 examined tokens, whose acceptance differs from one request to the next."""
+    accepted, examined = [0] * BUCKETS, [0] * BUCKETS
+    for _ in range(requests):
+        bucket, rate = chance.randrange(BUCKETS), chance.betavariate(mean * 4, (1 - mean) * 4)
+        accepted[bucket] += sum(chance.random() < rate for _ in range(20))
+        examined[bucket] += 20
+    return accepted, examined
+
+
+def outcomes(seed: int, canary_mean: float, *, looks: int, alpha: float = 0.01) -> tuple[str, bool]:
+    """(verdict of the sequential test, whether a z test polled at the same looks would have failed the canary)."""
+    chance = random.Random(seed)
+    arms = {name: ([0] * BUCKETS, [0] * BUCKETS) for name in ("canary", "stable")}
+    naive = False
+    for _ in range(looks):
+        for name, mean, requests in (("canary", canary_mean, 25), ("stable", 0.8, 75)):
+            more = bursts(chance, requests, mean)
+            arms[name] = tuple(
+                [a + b for a, b in zip(old, new, strict=True)] for old, new in zip(arms[name], more, strict=True)
+            )  # type: ignore[assignment] # two rows
+        canary, stable = ratio(*arms["canary"]), ratio(*arms["stable"])
+        assert canary is not None
+        assert stable is not None
+        drop = difference(canary, stable)
+        trials = [sum(arms[name][1]) for name in arms]
+        z = drop.value / math.sqrt(0.8 * 0.2 * sum(1 / trial for trial in trials))
+        naive = naive or z < -2.326
+        h = half_width(drop.error, 0.05, alpha)
+        if drop.value + h < 0 and drop.value - h <= -0.05:
+            return "Fail", naive
+        if drop.value - h > -0.05:
+            return "Pass", naive
+    return "Inconclusive", naive
+
+
+def test_a_sound_canary_passes_where_a_polled_z_test_would_abort_many() -> None:
+    found = [outcomes(seed, 0.8, looks=40) for seed in range(60)]
+    verdicts = [verdict for verdict, _ in found]
+    assert verdicts.count("Fail") == 0
+    assert verdicts.count("Pass") >= 57
+    assert sum(naive for _, naive in found) >= 12  # a fifth at a nominal hundredth
+
+
+def test_a_real_drop_is_found() -> None:
+    verdicts = [outcomes(seed, 0.7, looks=40)[0] for seed in range(40)]
+    assert verdicts.count("Fail") >= 39
+    assert "Pass" not in verdicts
+
+
+# Gathering
+
+
+def stratum(revision: str, requests: int, *, policy: int = 5, errors: int = 0) -> Stratum:
+    row = (requests,) + (0,) * (BUCKETS - 1)
+    buckets = Buckets(accepted=row, examined=tuple(2 * held for held in row), requests=row)
+    return Stratum(policy=policy, revision=revision, requests=requests, errors=errors, acceptance=buckets)
+
+
+def scrape(seconds: int, **documents: tuple[str, int]) -> Scrape:
+    """Gateways by pod name, each with its boot and the requests of the canary so far."""
+    at = NOW + timedelta(seconds=seconds)
+    return Scrape(
+        at,
+        {
+            pod: Document(boot=boot, policy=5, strata=(stratum("canary", count), stratum("stable", 9 * count)))
+            for pod, (boot, count) in documents.items()
+        },
+    )
+
+
+def fresh() -> Evidence:
+    return begin("canary", "stable", since=5, now=NOW)
+
+
+def counted(held: Evidence) -> int:
+    return held.strata("canary")[5].requests
+
+
+def test_the_same_answers_added_twice_change_nothing() -> None:
+    once = add(fresh(), scrape(30, a=("x", 10), b=("y", 20)), gateways=["a", "b"], slot_seconds=20)
+    twice = add(once, scrape(60, a=("x", 10), b=("y", 20)), gateways=["a", "b"], slot_seconds=20)
+    assert counted(once) == 30
+    assert same_sums(once, twice)
+
+
+def test_a_gateway_that_restarts_keeps_what_it_had_counted() -> None:
+    held = add(fresh(), scrape(30, a=("x", 10), b=("y", 20)), gateways=["a", "b"], slot_seconds=20)
+    held = add(held, scrape(60, a=("x2", 3), b=("y", 25)), gateways=["a", "b"], slot_seconds=20)
+    assert counted(held) == 10 + 3 + 25
+    held = add(held, scrape(90, b=("y", 26)), gateways=["b"], slot_seconds=20)
+    assert counted(held) == 10 + 3 + 26
+
+
+def test_a_gateway_that_does_not_answer_for_a_while_is_not_counted_twice() -> None:
+    held = add(fresh(), scrape(30, a=("x", 10), b=("y", 20)), gateways=["a", "b"], slot_seconds=20)
+    held = add(held, scrape(60, b=("y", 25)), gateways=["a", "b"], slot_seconds=20)
+    assert counted(held) == 35
+    held = add(held, scrape(90, a=("x", 12), b=("y", 25)), gateways=["a", "b"], slot_seconds=20)
+    assert counted(held) == 37
+
+
+def test_evidence_from_before_the_canary_and_of_others_is_left_out() -> None:
+    document = Document(boot="x", policy=6, strata=(stratum("canary", 7, policy=4), stratum("other", 7)))
+    held = add(fresh(), Scrape(NOW, {"a": document}), gateways=["a"], slot_seconds=20)
+    assert (held.strata("canary"), held.strata("other")) == ({}, {})
+
+
+def slot(pod: str, number: int, arm: Arm, tokens: int, *, revision: str = "canary") -> Slot:
+    return Slot(
+        pod=pod, target="t", slot=number, arm=arm, policy=5, revision=revision, tokens=tokens, milliseconds=tokens * 10
+    )
+
+
+def test_slots_are_added_over_gateways_and_folded_once() -> None:
+    first = int((NOW - record.EPOCH).total_seconds()) // 20
+    slots = [
+        Document(boot="x", policy=5, slots=(slot("p", first, Arm.ON, 100), slot("p", first + 1, Arm.OFF, 50))),
+        Document(
+            boot="y",
+            policy=5,
+            slots=(slot("p", first, Arm.ON, 40), slot("p", first + 1, Arm.OFF, 7, revision="stable")),
+        ),
+    ]
+    held = fresh()
+    for seconds in (30, 40, 60, 90):
+        answers = Scrape(NOW + timedelta(seconds=seconds), {"a": slots[0], "b": slots[1]})
+        held = add(held, answers, gateways=["a", "b"], slot_seconds=20)
+    assert held.arm("canary", Arm.ON) == {5: SlotSums().plus(140, 1400)}
+    assert held.arm("t", Arm.OFF) == {5: SlotSums().plus(57, 570)}
+
+
+def test_a_slot_waits_for_every_gateway_but_not_for_ever() -> None:
+    first = int((NOW - record.EPOCH).total_seconds()) // 20
+    document = Document(boot="x", policy=5, slots=(slot("p", first, Arm.ON, 100),))
+    held = add(fresh(), Scrape(NOW + timedelta(seconds=60), {"a": document}), gateways=["a", "b"], slot_seconds=20)
+    assert held.arm("canary", Arm.ON) == {}
+    held = add(held, Scrape(NOW + timedelta(seconds=150), {"a": document}), gateways=["a", "b"], slot_seconds=20)
+    assert held.arm("canary", Arm.ON) == {5: SlotSums().plus(100, 1000)}
+
+
+def test_errors_are_weighed_once_however_often_they_are_seen() -> None:
+    strata = (stratum("canary", 100, errors=3), stratum("stable", 100, errors=1))
+    held = fresh()
+    for seconds in (30, 60, 90):
+        answers = Scrape(NOW + timedelta(seconds=seconds), {"a": Document(boot="x", policy=5, strata=strata)})
+        held = add(held, answers, gateways=["a"], slot_seconds=20)
+    assert held.errors == pytest.approx(error_evidence(3, 1, 0.5))
+
+
+def test_an_error_rate_six_times_as_high_is_found_and_an_equal_one_is_not() -> None:
+    chance = random.Random(3)
+    wrong, equal = [0.0] * 6, [0.0] * 6
+    for _ in range(80):
+        counts = [sum(chance.random() < rate for _ in range(50)) for rate in (0.012, 0.002, 0.002)]
+        wrong = [a + b for a, b in zip(wrong, error_evidence(counts[0], counts[1], 0.5), strict=True)]
+        equal = [a + b for a, b in zip(equal, error_evidence(counts[2], counts[1], 0.5), strict=True)]
+    assert log_e_value(wrong) > math.log(100)
+    assert log_e_value(equal) < math.log(100)
+
+
+def test_saved_evidence_comes_back_equal() -> None:
+    held = add(fresh(), scrape(30, a=("x", 10), b=("y", 20)), gateways=["a"], slot_seconds=20)
+    assert read(record.dump(held)) == held
+    assert read(None) is None
+
+
+def test_a_window_counts_what_each_boot_added() -> None:
+    before, now = scrape(0, a=("x", 10), b=("y", 20)), scrape(300, a=("x", 15), b=("z", 4))
+    found = in_window(now, before, "canary")
+    assert found is not None
+    assert (found.requests, found.acceptance and found.acceptance.accepted[0]) == (9, 9)
+    assert in_window(now, None, "canary") is None
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 30), st.booleans()), max_size=12))
+def test_no_order_of_scrapes_and_restarts_loses_or_doubles_a_request(steps: list[tuple[str, int, bool]]) -> None:
+    """Every request that was seen before its gateway's life ended is in the total, once."""
+    lives = {"a": ("a0", 0), "b": ("b0", 0)}
+    held, total = fresh(), 0
+    for number, (pod, more, restarts) in enumerate(steps, start=1):
+        boot, count = (f"{pod}{number}", 0) if restarts else lives[pod]
+        lives[pod] = (boot, count + more)
+        total += more
+        held = add(held, scrape(30 * number, **lives), gateways=["a", "b"], slot_seconds=20)
+        assert counted(held) == total
+
+
+# Documents
+
+
+def test_a_document_is_read_as_the_contract_writes_it() -> None:
+    row = list(range(BUCKETS))
+    raw = {
+        "version": 1,
+        "boot": "4be1",
+        "policy": 12,
+        "admitted": {"targets": {"91ab02c4": 2}, "drafts": {"0be3fa77": 1}},
+        "serving": True,
+        "strata": [
+            {
+                "policy": 12,
+                "revision": "b07d51ee",
+                "requests": 118,
+                "errors": 0,
+                "acceptance": {"accepted": row, "examined": row, "requests": row},
+                "rounds": 900,
+                "proposed": 3600,
+                "emitted": 2900,
+                "speculating": 870,
+                "shadow": {"matched": row, "examined": row},
+                "firstToken": {"edgesMilliseconds": [10], "counts": [1, 2]},
+            }
+        ],
+        "slots": [
+            {
+                "pod": "uid",
+                "target": "91ab02c4",
+                "slot": 87231112,
+                "arm": "on",
+                "policy": 12,
+                "revision": "b07d51ee",
+                "tokens": 810,
+                "milliseconds": 9120,
+            }
+        ],
+    }
+    document = read_document(raw)
+    assert (document.boot, document.admitted.targets, document.strata[0].speculating) == ("4be1", {"91ab02c4": 2}, 870)
+    assert document.slots[0].arm is Arm.ON
+    young = replace(document.strata[0], acceptance=None)
+    assert (
+        read_document({**raw, "strata": [{"policy": 12, "revision": "b07d51ee"}]}).strata[0].acceptance
+        is young.acceptance
+    )
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        None,
+        {"policy": 1},
+        {"boot": "x", "policy": "1"},
+        {"boot": "x", "policy": 1, "strata": [{"policy": 1, "revision": "r", "acceptance": {"accepted": [1]}}]},
+    ],
+)
+def test_what_is_no_evidence_is_refused_with_its_path(raw: object) -> None:
+    with pytest.raises(UnreadableDocument, match=r"\$|buckets"):
+        read_document(raw)
