@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from tandem_runtime.domain.commands import Emit, Finish, Request
-from tandem_runtime.domain.errors import TargetLost
+from tandem_runtime.domain.errors import Overloaded, TargetLost
 from tandem_runtime.domain.evidence import Arm
 from tandem_runtime.domain.lookahead import Bounds, Lookahead
 from tandem_runtime.domain.policy import OwnWish, allowance, choose_verification
@@ -49,6 +49,7 @@ class Seat:
         self._fleet = fleet
         self._clock = clock
         self._lost: set[str] = set()
+        self._reopened = 0
         self._target = self._borrow_target()
         self._draft = self._borrow_draft()
         wall = clock.wall()
@@ -72,9 +73,25 @@ class Seat:
         return choose_verification(self._account.policy, self._wish, self.target.verifications, drafts)
 
     async def run(self, request: Request, lookahead: Lookahead) -> AsyncGenerator[Emit | Finish, None]:
-        """The session's items to its end; closing the iterator frees both engines."""
+        """The session's items to its end; closing the iterator frees both engines.
+
+        A target that has no room, or has begun to drain before anyone told us, is passed over while nothing was said.
+        """
+        spoken = False
+        while True:
+            try:
+                async with aclosing(self._session(request, lookahead)) as items:
+                    async for item in items:
+                        spoken = True
+                        yield item
+                return
+            except Overloaded:
+                if spoken or not self._move_on():
+                    raise
+
+    def _session(self, request: Request, lookahead: Lookahead) -> AsyncGenerator[Emit | Finish, None]:
         engines = Engines(self._target.engine, None if self._draft is None else self._draft.engine, self._reopen)
-        items = generate(
+        return generate(
             Session(request),
             engines=engines,
             lookahead=lookahead,
@@ -82,12 +99,19 @@ class Seat:
             observer=self,
             clock=self._clock,
         )
-        async with aclosing(items):
-            async for item in items:
-                yield item
+
+    def _move_on(self) -> bool:
+        """Take another target of the same hash, one that this session has not met; False if there is none."""
+        self._lost.add(self._target.uid)
+        other = self._fleet.targets.borrow(self._account.revision.target, barred=self._lost)
+        if other is None:
+            return False
+        self._fleet.targets.give_back(self._target)
+        self._target = other
+        return True
 
     def leave(self) -> None:
-        """Give the pods back. Idempotent is not needed: a seat is left once."""
+        """Give the pods back; once."""
         self._fleet.targets.give_back(self._target)
         if self._draft is not None:
             self._fleet.drafts.give_back(self._draft)
@@ -128,17 +152,14 @@ class Seat:
 
     async def _reopen(self) -> TargetEngine:
         """Another target of the same hash, or the same one once it is back. Raises TargetLost when none comes."""
-        self._lost.add(self._target.uid)
-        if len(self._lost) > MOST_REOPENINGS:
+        self._reopened += 1
+        if self._reopened > MOST_REOPENINGS:
             raise TargetLost("this request lost target after target; try again")
         deadline = self._clock.monotonic() + REOPEN_SECONDS
-        while True:
-            found = self._fleet.targets.borrow(self._account.revision.target, barred=self._lost)
-            found = found or self._fleet.targets.borrow(self._account.revision.target)
-            if found is not None:
-                self._fleet.targets.give_back(self._target)
-                self._target = found
-                return found.engine
+        while not self._move_on():
+            await asyncio.sleep(REOPEN_PAUSE_SECONDS)
+            if self._target.open:
+                break
             if self._clock.monotonic() > deadline:
                 raise TargetLost("the target was lost and no other of its kind is ready; try again")
-            await asyncio.sleep(REOPEN_PAUSE_SECONDS)
+        return self._target.engine
