@@ -5,7 +5,8 @@ Refuses to know what looking means, and what woke us.
 The queue is level-triggered: it holds keys, never events. A key that is added while it is being worked on is worked on
 once more afterwards, so nothing is missed and nothing is done in parallel for one object; a key that is added ten times
 while it waits is worked on once. A failed look comes back after a back-off of 1, 2, 4, ... 60 s, which a new `add` cuts
-short; a good look comes back when the work says so, or after `resync_seconds`.
+short; a good look comes back when the work says so, or after `resync_seconds`; a look that finds nothing there ends the
+key, unless it was added meanwhile.
 """
 
 import asyncio
@@ -55,7 +56,7 @@ class Worklist(Generic[KeyT]):
         workers: int = 8,
         resync_seconds: float = 60.0,
     ) -> None:
-        """`work` returns seconds until the key wants another look; None: no wish of its own."""
+        """`work` returns seconds until the key wants another look; None: there is nothing to look at any more."""
         self._work = work
         self._clock = clock
         self._workers = workers
@@ -74,11 +75,6 @@ class Worklist(Generic[KeyT]):
             due = self._clock.monotonic() + after_seconds
             entry.due = due if entry.due is None else min(entry.due, due)
             self._changed.notify()
-
-    async def forget(self, key: KeyT) -> None:
-        """The object is gone: no resync, no back-off. A look in progress ends by itself."""
-        async with self._changed:
-            self._entries.pop(key, None)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -114,6 +110,7 @@ class Worklist(Generic[KeyT]):
         return found
 
     async def _look(self, key: KeyT, entry: Entry) -> None:
+        again: float | None
         try:
             wish = await self._work(key)
         except Exception as error:
@@ -124,15 +121,17 @@ class Worklist(Generic[KeyT]):
             log.warning("look failed key=%s again_in=%.0fs error=%s: %s", key, again, type(error).__name__, error)
         else:
             entry.failures = 0
-            again = self._resync_seconds if wish is None else min(wish, self._resync_seconds)
+            again = None if wish is None else min(wish, self._resync_seconds)
         await self._finish(key, entry, again)
 
-    async def _finish(self, key: KeyT, entry: Entry, again: float) -> None:
+    async def _finish(self, key: KeyT, entry: Entry, again: float | None) -> None:
         async with self._changed:
             entry.working = False
             self.figures.finished += 1
             self.figures.last_finished = self._clock.monotonic()
-            if self._entries.get(key) is entry:
+            if again is not None:
                 due = self.figures.last_finished + again
                 entry.due = due if entry.due is None else min(entry.due, due)
+            elif entry.due is None:
+                del self._entries[key]
             self._changed.notify()
