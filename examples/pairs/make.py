@@ -15,7 +15,7 @@ from time import perf_counter
 
 import torch
 from examples.pairs.corpus import Corpus, build_bulletins, build_prose
-from examples.pairs.publishing import publish, rounded
+from examples.pairs.publishing import publish, rounded, write_manifest
 from examples.pairs.sampling import continue_text, drawn, greedy
 from examples.pairs.training import (
     Schedule,
@@ -202,6 +202,8 @@ def main() -> None:
     good = make_good_draft(target, material, options.work, options.good_steps)
     for name, decoder in (("target", target), ("draft-good", good), ("draft-poor", poor)):
         publish(decoder, material.tokenizer, options.into / name)
+    for name in ("draft-good", "draft-poor"):
+        write_manifest(options.into / name, of=options.into / "target")
     write_prompts(material, options.into / "prompts.json")
 
 

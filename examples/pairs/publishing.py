@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig
+from tandem_runtime.model_folder import digests_of
 
 
 def publish(decoder: Decoder, tokenizer: Tokenizer, folder: Path) -> None:
@@ -22,6 +23,13 @@ def publish(decoder: Decoder, tokenizer: Tokenizer, folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(_config(decoder.config), indent=2) + "\n", encoding="utf-8")
     write_vocabulary(tokenizer, folder)
+
+
+def write_manifest(draft: Path, *, of: Path) -> None:
+    """Beside a draft, ``tandem.json``: the digests of the target it was taught by and of their common vocabulary."""
+    digests = digests_of(of)
+    manifest = {"target": digests.model, "tokenizer": digests.tokenizer}
+    (draft / "tandem.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
 
 def rounded(decoder: Decoder) -> Decoder:

@@ -1,30 +1,33 @@
-"""Knows how much memory this process holds that the kernel cannot take back.
+"""Knows how much memory this process cannot give back: what the kernel would have to kill it for.
 
-Refuses to know GPUs and what the memory is for.
-
-In a container of our own the kernel counts for us: `memory.current` of the control group (version 2), less the file
-pages that nobody used lately, which is what Kubernetes calls the working set and evicts by. A process that is not the
-first of its container shares that count with strangers, so it looks at its own anonymous pages instead.
+Refuses to know limits and what follows from pressure. Weights that are mapped from files fill the page cache, so the
+whole of a container's memory says little: clean file pages go when somebody else needs the room. Inside a container
+with memory accounting (cgroup v2) the working set is `memory.current` less `inactive_file`, as Kubernetes counts it;
+elsewhere it is the resident anonymous and shared pages of this process. A container is ours where we are its first
+process: one of many processes on a machine, itself perhaps a container, must not be told what all of them hold.
 """
 
 from pathlib import Path
 
-CONTROL_GROUP = Path("/sys/fs/cgroup")
+CGROUP = Path("/sys/fs/cgroup")
 STATUS = Path("/proc/self/status")
 
 
-def working_set_bytes(*, process: int, control_group: Path = CONTROL_GROUP, status: Path = STATUS) -> int:
-    """`process` is this process's number, 1 where it is a container's first."""
-    current = control_group / "memory.current"
-    if process == 1 and current.is_file():
-        inactive = _named_number(control_group / "memory.stat", "inactive_file")
-        return max(0, int(current.read_text()) - inactive)
-    return _named_number(status, "RssAnon:") * 1024
+def working_set_bytes(*, process: int, cgroup: Path = CGROUP, status: Path = STATUS) -> int:
+    """Bytes; reads two small files of the kernel. `process` is our own number, 1 for the first of a container."""
+    current = cgroup / "memory.current"
+    if process != 1 or not current.is_file():
+        return _resident_bytes(status)
+    return int(current.read_text()) - _inactive_file_bytes(cgroup / "memory.stat")
 
 
-def _named_number(path: Path, name: str) -> int:
-    """The number behind `name` at the start of a line, 0 where there is no such line."""
-    for line in path.read_text().splitlines():
-        if line.startswith((f"{name} ", f"{name}\t")):
-            return int(line.split()[1])
-    return 0
+def _inactive_file_bytes(stat: Path) -> int:
+    """`name value` lines."""
+    return next(int(line.split()[1]) for line in stat.read_text().splitlines() if line.startswith("inactive_file "))
+
+
+def _resident_bytes(status: Path) -> int:
+    """`Name:   value kB` lines."""
+    kept = {"RssAnon", "RssShmem"}
+    fields = (line.split() for line in status.read_text().splitlines() if line.split(":")[0] in kept)
+    return sum(int(amount) * 1024 for _, amount, _ in fields)

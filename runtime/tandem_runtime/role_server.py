@@ -155,7 +155,7 @@ class _State:
 
     starting: str | None = "the model is loading"
     server: EngineServer | None = None
-    engine: Engine | None = None
+    model: StepModel | None = None
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
     def __post_init__(self) -> None:
@@ -163,10 +163,10 @@ class _State:
         gauge.set_function(lambda: self.server.sessions if self.server else 0)
 
     async def memory(self, _: Request) -> Response:
-        """What the operator's memory check reads. This engine refuses what does not fit and never preempts."""
-        kv_used = self.engine.model.kv_used if self.engine else 0.0
+        """This engine never pushes a sequence out: a session that has no room is refused when it is opened."""
+        used = 0 if self.model is None else round(self.model.kv_used * 10000)
         held = working_set_bytes(process=os.getpid())
-        return JSONResponse({"workingSetBytes": held, "kvBasisPoints": round(kv_used * 10_000), "preempting": False})
+        return JSONResponse({"workingSetBytes": held, "kvBasisPoints": used, "preempting": False})
 
     def trouble(self) -> str | None:
         return self.starting or (self.server.refusal if self.server else None)
@@ -192,7 +192,7 @@ async def _serve(
     engine: Engine, options: ServeOptions, state: _State, *, ending: asyncio.Event, name: RoleName
 ) -> None:
     async with EngineServer(engine.role, host=options.host, port=options.port) as server:
-        state.server, state.engine, state.starting = server, engine, None
+        state.server, state.model, state.starting = server, engine.model, None
         logger.info("serving role=%s address=%s:%d", name, options.host, server.port)
         await ending.wait()
         logger.info("draining role=%s sessions=%d", name, server.sessions)

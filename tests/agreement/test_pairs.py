@@ -24,6 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tandem_runtime.engines.torch_engine.loading import load_decoder, read_config
 from tandem_runtime.engines.torch_engine.model import causal_attention
+from tandem_runtime.model_folder import digests_of
 
 MODELS = (TARGET, *DRAFTS)
 MODEL_FILES = {
@@ -72,6 +73,13 @@ def test_draft_and_target_share_every_byte_of_their_vocabulary(draft: str) -> No
     for file in ("tokenizer.json", "tokenizer_config.json"):
         assert (HERE / draft / file).read_bytes() == (HERE / TARGET / file).read_bytes()
     assert read_config(HERE / draft).vocab_size == read_config(HERE / TARGET).vocab_size
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_a_draft_names_the_target_it_was_taught_by(draft: str) -> None:
+    digests = digests_of(HERE / TARGET)
+    manifest = json.loads((HERE / draft / "tandem.json").read_text())
+    assert manifest == {"target": digests.model, "tokenizer": digests.tokenizer}
 
 
 @pytest.mark.parametrize("name", MODELS)

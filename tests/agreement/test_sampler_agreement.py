@@ -132,9 +132,6 @@ def test_a_coupled_draft_that_can_perturb_all_tokens_makes_the_target_choice(
     data: st.DataObject, position: int
 ) -> None:
     [row] = data.draw(rows())
-    row = row[: sampler.PERTURBED]
-    if max(row) == -math.inf:
-        row[0] = 0.0
     asked = data.draw(parameters(vocab=len(row)))
     token, sent = sampler.guess(np.array(row), asked, verification=Verification.COUPLED, position=position)
     assert sent is None
@@ -179,6 +176,15 @@ def test_a_proposal_without_its_own_probability_is_refused(q: tuple[SparseRow, .
         )
     assert refusal.value.parameter is not None
     assert refusal.value.parameter.startswith("proposal.q")
+
+
+def test_a_coupled_draft_of_a_large_vocabulary_perturbs_its_likeliest_tokens() -> None:
+    row = np.random.default_rng(3).permutation(np.arange(3 * sampler.PERTURBED)) / 1000
+    asked = SamplingParameters(seed=4, temperature=1.0)
+    kept = np.where(row >= np.sort(row)[-sampler.PERTURBED], row, -math.inf)
+    for position in range(10):
+        token, _ = sampler.guess(row, asked, verification=Verification.COUPLED, position=position)
+        assert token == sampling.coupled_choice(kept.tolist(), asked, position)
 
 
 def test_float32_rows_are_judged_in_float64() -> None:

@@ -1,27 +1,32 @@
-"""The working set, from files such as the kernel writes."""
+"""The working set: read from the kernel's own files, real and written."""
 
 from pathlib import Path
-
-import pytest
 
 from tandem_runtime.memory import working_set_bytes
 
 
-@pytest.fixture
-def kernel(tmp_path: Path) -> Path:
-    (tmp_path / "memory.current").write_text("1000000\n")
-    (tmp_path / "memory.stat").write_text("anon 700000\ninactive_anon 5\ninactive_file 250000\nactive_file 50000\n")
-    (tmp_path / "status").write_text("Name:\tpython\nVmRSS:\t    900 kB\nRssAnon:\t    600 kB\nRssFile:\t    300 kB\n")
-    return tmp_path
+def test_in_a_container_clean_file_pages_do_not_count(tmp_path: Path) -> None:
+    (tmp_path / "memory.current").write_text("5000000\n")
+    (tmp_path / "memory.stat").write_text("anon 1000000\nfile 4000000\ninactive_file 3500000\nactive_file 500000\n")
+    assert working_set_bytes(process=1, cgroup=tmp_path) == 1500000
 
 
-def test_a_container_of_our_own_is_counted_by_the_kernel_less_what_it_can_drop(kernel: Path) -> None:
-    assert working_set_bytes(process=1, control_group=kernel, status=kernel / "status") == 750_000
+def test_one_process_of_many_is_not_told_what_all_hold(tmp_path: Path) -> None:
+    (tmp_path / "memory.current").write_text("5000000\n")
+    (tmp_path / "status").write_text("RssAnon:\t  1000 kB\nRssShmem:\t     3 kB\n")
+    assert working_set_bytes(process=4711, cgroup=tmp_path, status=tmp_path / "status") == 1003 * 1024
 
 
-def test_a_process_among_others_counts_its_own_anonymous_pages(kernel: Path) -> None:
-    assert working_set_bytes(process=4711, control_group=kernel, status=kernel / "status") == 600 * 1024
+def test_without_accounting_the_pages_of_this_process_that_no_file_backs_count(tmp_path: Path) -> None:
+    status = tmp_path / "status"
+    status.write_text(
+        "Name:\tpython\nVmRSS:\t  9000 kB\nRssAnon:\t  1000 kB\nRssFile:\t  8000 kB\nRssShmem:\t     3 kB\n"
+    )
+    assert working_set_bytes(process=1, cgroup=tmp_path, status=status) == 1003 * 1024
 
 
-def test_a_first_process_without_a_control_group_counts_its_own_too(kernel: Path) -> None:
-    assert working_set_bytes(process=1, control_group=kernel / "none", status=kernel / "status") == 600 * 1024
+def test_memory_that_this_process_takes_is_seen(tmp_path: Path) -> None:
+    before = working_set_bytes(process=1, cgroup=tmp_path)
+    taken = bytearray(b"x" * (64 << 20))
+    assert working_set_bytes(process=1, cgroup=tmp_path) - before > 60 << 20
+    assert len(taken) == 64 << 20

@@ -49,8 +49,10 @@ Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
-PERTURBED = 64
-"""How many of its likeliest tokens a coupled draft perturbs. Only acceptance depends on it, never the text."""
+PERTURBED = 4096
+"""How many of its likeliest tokens a coupled draft perturbs. Only acceptance depends on it, never the text. Fewer would
+cost acceptance: of a small target with a vocabulary of 1024, 7 % of the mass at T = 1 lies beyond the 64 likeliest
+tokens and 0.6 % beyond 256."""
 
 LUCKY_WORD, LUCKY_GUMBEL = np.uint64(15 << 60), 2.75
 """Words below the first, which is u = 15/16, have a Gumbel number of 2.7405 at most: below the second."""
@@ -194,14 +196,11 @@ def _uniform(parameters: SamplingParameters, salt: Salt, position: int) -> float
 
 
 def _coupled_guess(logits: Logits, parameters: SamplingParameters, position: int) -> TokenId:
+    if len(logits) <= PERTURBED or parameters.temperature == 0 or not _is_unfiltered(parameters):
+        return coupled_choice(logits, parameters, position)
     row = _biased(logits, parameters)
-    if parameters.temperature == 0:
-        return int(row.argmax())
-    if _is_unfiltered(parameters):
-        support = np.sort(_first_ranked(row, PERTURBED))
-    else:
-        support = _likeliest(_law(row, parameters), PERTURBED).ids
-    return _perturbed_argmax(row, support, parameters, position)
+    likeliest = np.sort(np.argpartition(row, -PERTURBED)[-PERTURBED:])
+    return _perturbed_argmax(row, likeliest, parameters, position)
 
 
 def _is_unfiltered(parameters: SamplingParameters) -> bool:
