@@ -5,21 +5,52 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check
+.PHONY: help setup lint types contracts domain check test demo demo-down bench proto chart
 
 help: ## list the verbs
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Tandem needs Python 3.11 or newer; set PYTHON=... to one")'
 	@echo "==> environment in $(VENV) (about 1 minute; torch is large)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt uv
-	$(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python -c constraints.txt -e '.[operator,runtime]' --group test --group lint
+	$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt -e '.[operator,runtime]' --group test --group lint --group devcluster
 	@touch $@
 
 setup: $(STAMP) ## make the Python environment
 
-.PHONY: chart
+lint: $(STAMP)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+contracts: $(STAMP)
+	$(BIN)/lint-imports --config pyproject.toml
+
+domain: $(STAMP)
+	$(BIN)/pytest -q tests/domain
+
+check: lint types contracts domain ## lint, types, import contracts and the pure tests: under two minutes
+
+test: check controlplane ## every test this machine can run; says what it skips and why
+	$(BIN)/pytest -q tests/seams tests/agreement tests/scenarios tests/cluster
+
+bench: $(STAMP) ## one measured comparison: make bench NAME=coupled_verify
+	$(BIN)/python -m benchmarks.$(NAME)
+
+demo: controlplane ## the main job on a real control plane, told step by step; leaves it running
+	$(BIN)/python -m examples.demo
+
+demo-down: $(STAMP) ## end everything that the demo started
+	$(BIN)/python -m examples.demo down
+
+proto: $(STAMP) ## regenerate the wire's classes from verify.proto
+	$(BIN)/python -m grpc_tools.protoc -I runtime --python_out=runtime --pyi_out=runtime --grpc_python_out=runtime runtime/tandem_runtime/wire/verify.proto
+
 chart: ## copy the CRD into the Helm chart
 	cp crds/speculativedeployments.yaml charts/tandem/files/
+
+include devcluster/cluster.mk

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from tandem_devcluster.testing import Cluster
 
+from tandem_devcluster.testing import Cluster
 from tandem_operator.domain.overlay import overlaid
 from tandem_operator.domain.spec import parse
 

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from tandem_devcluster.testing import Cluster
 
 pytestmark = pytest.mark.cluster

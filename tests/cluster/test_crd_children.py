@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from tandem_devcluster.testing import Cluster
 
 pytestmark = pytest.mark.cluster

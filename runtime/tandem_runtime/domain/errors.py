@@ -10,8 +10,11 @@ Refuses to know HTTP and gRPC codes: those are chosen at the edges, in one table
     |-- TargetLost            the target cannot be reached; the driver re-opens elsewhere or fails the request
     |   `-- SessionLost       the target lives but does not know this session or incarnation; re-open
     |-- StaleOffset           a round refers to a prefix that the engine has moved past; never retried blindly
-    |-- NotANumber            the model produced NaN logits; the request fails, nothing is guessed
-    `-- ModelRefused          a model folder or a pair that cannot be served; says which file or field
+    |-- NotANumber            the model produced logits without a law; the request fails, nothing is guessed
+    |-- OutOfOrder            our own fault: an event that the session cannot be told in its state
+    |-- ModelRefused          a model folder or a pair that cannot be served; says which file or field
+    |-- PolicyRefused         a policy document that cannot be followed; the last good one stays in force
+    `-- SettingRefused        an option or a file given at the start is wrong; says which and what to do
 """
 
 
@@ -56,8 +59,20 @@ class StaleOffset(TandemError):
 
 
 class NotANumber(TandemError):
-    """A row of logits holds NaN: no distribution exists, so no token is drawn."""
+    """A row of logits holds NaN or +inf, or -inf everywhere: no distribution exists, so no token is drawn."""
+
+
+class OutOfOrder(TandemError):
+    """A driver told a session of an event that its state does not allow: a bug, never a request's fault."""
 
 
 class ModelRefused(TandemError):
     """A model or a pair cannot be served; the message names the file or field and what to do."""
+
+
+class PolicyRefused(TandemError):
+    """A policy document is wrong: the message names the field's path, its value and what would be right."""
+
+
+class SettingRefused(TandemError):
+    """What a command was started with is wrong: the message names the option, the value and what would be right."""

@@ -97,7 +97,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """Begin or resume a session: `output` holds the tokens committed before (empty at first), apart from the prompt."""
+    """Begin or resume a session: `output` holds the tokens committed before (empty at first), apart from the prompt.
+
+    `max_tokens` bounds the whole output, what `output` holds included.
+    """
 
     session: SessionId
     prompt: tuple[TokenId, ...]
@@ -178,7 +181,8 @@ class Capabilities:
 class Round:
     """One propose-verify exchange as controller, metrics and evidence read it: the one definition for all three.
 
-    examined = accepted + 1 if something was rejected, else accepted: what conditional acceptance divides by.
+    A token that the target makes alone is a round with nothing proposed. `accepted` counts proposed tokens that are in
+    the answer; `cut` counts proposed tokens beyond an ending, which are neither accepted nor rejected.
     """
 
     proposed: int
@@ -186,10 +190,28 @@ class Round:
     emitted: int
     """Tokens that this round added to the answer: accepted + 1, less what lies beyond an ending."""
     draft_seconds: float
+    """As the gateway sees it: network and the draft's own work."""
     verify_seconds: float
     """As the gateway sees it: queue, network and forward."""
     forward_seconds: float = 0.0
+    """The target's own share of `verify_seconds`."""
+    drafting_seconds: float = 0.0
+    """The draft's own share of `draft_seconds`."""
+    cut: int = 0
+    seconds: float = 0.0
+    """The whole round: from the moment the one before it ended (or this one could begin) to the verdict, less the time
+    for which the reader of the answer kept the driver waiting. The sum over rounds is the session's decode time."""
+    started: float = 0.0
+    """Wall time, seconds since 1970."""
+    prefill: bool = False
+    """The target or the draft read the prompt in this round; decode costs and switchback slots leave it out."""
 
     @property
     def examined(self) -> int:
-        return self.accepted + (1 if self.accepted < self.proposed else 0)
+        """What conditional acceptance divides by: accepted + 1 if the answer holds a recovered token, else accepted."""
+        return self.accepted + (1 if self.accepted + self.cut < self.proposed else 0)
+
+    @property
+    def ended(self) -> float:
+        """Wall time, seconds since 1970."""
+        return self.started + self.seconds

@@ -1,0 +1,77 @@
+"""Knows the demo as a command: `python -m examples.demo` tells the story and leaves it running; `down` ends it."""
+
+import argparse
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from examples.demo.narrator import Narrator, StoryError
+from examples.demo.stage import ROOT, SYSTEM_NAMESPACE, Stage
+from examples.demo.story import NAME, NAMESPACE, Story
+
+OPENING = """\
+Tandem's demo. Everything is real: Kubernetes' own API server, controllers and scheduler, the Helm chart, the operator,
+the gateway, a trained draft and target. Two things are not: nodes run pods as processes, and the engines' steps are
+stretched to the cost of real GPUs (target 15 + 0.6 K ms per step, draft 4 ms), so every speed below is called paced.
+Thresholds, gates and confidence are the defaults; shorter than the defaults are only durations, slots and steps:
+  slotSeconds 2 (default 20), steps shadow 5 s and 50 % 5 s (default shadow 120 s, 10, 25, 50 %),
+  intervalSeconds 2 (default 30), autoDisable.windowSeconds 20 (default 300), cooldownSeconds 10 (default 600).
+"""
+
+
+def main() -> int:
+    arguments = parse(sys.argv[1:])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    stage = Stage(arguments.state)
+    try:
+        return down(stage) if arguments.verb == "down" else up(stage)
+    except KeyboardInterrupt:
+        print("\nstopped; `make demo` starts again, `make demo-down` ends what is running", file=sys.stderr)
+        return 130
+    except (StoryError, subprocess.SubprocessError) as error:
+        print(f"\nthe demo stopped: {error}", file=sys.stderr)
+        return 1
+    finally:
+        stage.stop_forwards()
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.demo", description="Tell Tandem's story on a real control plane."
+    )
+    parser.add_argument("verb", nargs="?", choices=["up", "down"], default="up")
+    parser.add_argument("--state", type=Path, default=ROOT / ".devcluster", help="folder of the dev cluster's state")
+    return parser.parse_args(words)
+
+
+def up(stage: Stage) -> int:
+    narrator = Narrator()
+    print(OPENING, flush=True)
+    stage.cluster_down()
+    stage.cluster_up()
+    narrator.say("the control plane is ready, with nodes for L4, H100 and everything else")
+    Story(stage, narrator).tell()
+    print(next_commands(stage, narrator.elapsed()), flush=True)
+    return 0
+
+
+def down(stage: Stage) -> int:
+    stage.cluster_down()
+    return 0
+
+
+def next_commands(stage: Stage, seconds: float) -> str:
+    kubectl = f"{stage.state}/bin/kubectl --kubeconfig {stage.state}/kubeconfig"
+    return f"""
+The story took {seconds:.0f} s. The system is still running; try:
+  {kubectl} get specdep -A -o wide
+  {kubectl} describe specdep {NAME} -n {NAMESPACE}
+  {kubectl} explain specdep.spec.canary.analysis
+  {kubectl} logs -n {SYSTEM_NAMESPACE} deploy/tandem-operator
+  make demo-down
+"""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

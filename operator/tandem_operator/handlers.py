@@ -1,0 +1,72 @@
+"""Knows which Kubernetes events mean "look again at this object". kopf is the trigger and nothing more.
+
+Refuses to know what looking does. Only `on.event` handlers are used: they keep no state on objects, write no annotation
+and set no finalizer, so a missed or failed one costs a resync, never an object. Change handlers, timers and daemons are
+left alone on purpose: one refused status patch can end a timer for good and can lose a status.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import kopf
+
+from tandem_operator.ports import Key
+
+DEPLOYMENT_LABEL = "tandem.dev/deployment"
+REQUEST_SECONDS = 30.0
+CHILD_KINDS = (
+    ("apps", "v1", "deployments"),
+    ("apps", "v1", "controllerrevisions"),
+    ("", "v1", "pods"),
+    ("", "v1", "configmaps"),
+    ("", "v1", "services"),
+)
+
+
+@dataclass(slots=True)
+class WatchAge:
+    """When the last event of any watched kind came, on the monotonic clock."""
+
+    last_event: float = field(default_factory=time.monotonic)
+
+
+Wake = Callable[[Key], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What the handlers call: `log_in` gives the API's address and our identity, `wake` and `gone` take a key."""
+
+    log_in: Callable[[], Awaitable[kopf.ConnectionInfo]]
+    wake: Wake
+    gone: Wake
+
+
+def register(registry: kopf.OperatorRegistry, calls: Calls, age: WatchAge) -> None:
+    """Hang the handlers into `registry`: how to log in, the object itself, and every child by its label."""
+
+    @kopf.on.login(registry=registry)
+    async def log_in(**_: Any) -> kopf.ConnectionInfo:
+        return await calls.log_in()
+
+    @kopf.on.event("tandem.dev", "v1alpha1", "speculativedeployments", registry=registry)
+    async def object_changed(type: str, namespace: str | None, name: str, **_: Any) -> None:  # kopf names them
+        age.last_event = time.monotonic()
+        await (calls.gone if type == "DELETED" else calls.wake)(Key(str(namespace), name))
+
+    for group, version, plural in CHILD_KINDS:
+
+        @kopf.on.event(group, version, plural, labels={DEPLOYMENT_LABEL: kopf.PRESENT}, registry=registry)
+        async def child_changed(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
+            age.last_event = time.monotonic()
+            await calls.wake(Key(str(namespace), labels[DEPLOYMENT_LABEL]))
+
+
+def narrow_watches(settings: kopf.OperatorSettings) -> None:
+    """Only our own children cross the wire, and nothing but our writes reaches the API."""
+    for group, version, plural in CHILD_KINDS:
+        settings.watching.label_selectors[group, version, plural] = DEPLOYMENT_LABEL
+    settings.posting.enabled = False
+    settings.networking.request_timeout = REQUEST_SECONDS

@@ -1,0 +1,226 @@
+"""Knows how to speak to the Kubernetes API: paths, verbs, content types, and what its refusals mean.
+
+Refuses to know why anything is written. Every request has a deadline, because a call that hangs
+would starve its object.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import aiohttp
+from kubernetes.aio import client, config
+
+from tandem_operator.domain.errors import ClusterError, Conflict, Forbidden, Refused, Unavailable
+from tandem_operator.ports import Json, Key, Kind
+
+FIELD_MANAGER = "tandem-operator"
+REQUEST_SECONDS = 15.0
+"""Longer than any healthy answer, shorter than the patience of an object that waits behind it."""
+
+IN_CLUSTER_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
+
+class Place(NamedTuple):
+    """Where a kind lives in the API."""
+
+    prefix: str
+    plural: str
+    namespaced: bool = True
+
+
+PLACES: Mapping[Kind, Place] = {
+    Kind.SPECULATIVE_DEPLOYMENT: Place("/apis/tandem.dev/v1alpha1", "speculativedeployments"),
+    Kind.CONTROLLER_REVISION: Place("/apis/apps/v1", "controllerrevisions"),
+    Kind.DEPLOYMENT: Place("/apis/apps/v1", "deployments"),
+    Kind.POD_DISRUPTION_BUDGET: Place("/apis/policy/v1", "poddisruptionbudgets"),
+    Kind.POD: Place("/api/v1", "pods"),
+    Kind.NODE: Place("/api/v1", "nodes", namespaced=False),
+    Kind.SERVICE: Place("/api/v1", "services"),
+    Kind.SERVICE_ACCOUNT: Place("/api/v1", "serviceaccounts"),
+    Kind.CONFIG_MAP: Place("/api/v1", "configmaps"),
+    Kind.ROLE: Place("/apis/rbac.authorization.k8s.io/v1", "roles"),
+    Kind.ROLE_BINDING: Place("/apis/rbac.authorization.k8s.io/v1", "rolebindings"),
+    Kind.LEASE: Place("/apis/coordination.k8s.io/v1", "leases"),
+    Kind.EVENT: Place("/apis/events.k8s.io/v1", "events"),
+}
+
+
+def path_of(kind: Kind, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
+    """The URL path of a collection, an object or a subresource; no namespace means all of them."""
+    place = PLACES[kind]
+    parts = [place.prefix]
+    if place.namespaced and namespace is not None:
+        parts.append(f"namespaces/{namespace}")
+    parts += [part for part in (place.plural, name, subresource) if part is not None]
+    return "/".join(parts)
+
+
+def refusal(what: str, status: int, reason: str, data: bytes) -> ClusterError:
+    """Which branch of the error tree an answer of the API is, in the API's own words where it gave any."""
+    message = _words(data) or reason
+    match status:
+        case 409:
+            return Conflict(what, message)
+        case 401 | 403:
+            return Forbidden(what, message)
+        case 400 | 413 | 415 | 422:
+            return Refused(what, message)
+        case _:
+            return Unavailable(what, message)
+
+
+def _words(data: bytes) -> str | None:
+    """`message` of the API's Status body."""
+    try:
+        return str(json.loads(data)["message"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def object_place(body: Json) -> tuple[str | None, str]:
+    """Namespace and name of an object."""
+    metadata = body["metadata"]
+    assert isinstance(metadata, Mapping)
+    namespace = metadata.get("namespace")
+    return (None if namespace is None else str(namespace)), str(metadata["name"])
+
+
+class KubeCluster:
+    """`Cluster` over the API; one instance belongs to one event loop."""
+
+    def __init__(self, api: client.ApiClient) -> None:
+        self._api = api
+
+    async def get(self, kind: Kind, namespace: str | None, name: str) -> Json | None:
+        return await self._request_or_none("GET", path_of(kind, namespace, name))
+
+    async def list(self, kind: Kind, namespace: str | None, *, labels: Mapping[str, str]) -> tuple[Json, ...]:
+        query = {"labelSelector": ",".join(f"{key}={value}" for key, value in sorted(labels.items()))}
+        found = await self._request("GET", path_of(kind, namespace), query=query)
+        items = found.get("items") or []
+        assert isinstance(items, list)
+        # A list names its kind once, for all of its items; alone, each would not say what it is.
+        kinded = ({**item, "apiVersion": found["apiVersion"], "kind": kind.value} for item in items)
+        return tuple(sorted(kinded, key=lambda item: item["metadata"]["name"]))
+
+    async def create(self, kind: Kind, body: Json) -> Json:
+        namespace, _ = object_place(body)
+        return await self._request("POST", path_of(kind, namespace), body=body)
+
+    async def apply(self, kind: Kind, body: Json) -> Json:
+        namespace, name = object_place(body)
+        # Forced: the operator is the owner of what it renders, also of a field that a human has edited since.
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        content = "application/apply-patch+yaml"
+        return await self._request("PATCH", path_of(kind, namespace, name), query=query, body=body, content=content)
+
+    async def replace(self, kind: Kind, body: Json) -> Json:
+        namespace, name = object_place(body)
+        return await self._request("PUT", path_of(kind, namespace, name), body=body)
+
+    async def replace_status(self, kind: Kind, body: Json) -> Json:
+        namespace, name = object_place(body)
+        return await self._request("PUT", path_of(kind, namespace, name, "status"), body=body)
+
+    async def annotate(self, kind: Kind, key: Key, annotations: Mapping[str, str | None]) -> Json:
+        body: Json = {"metadata": {"annotations": dict(annotations)}}
+        content = "application/merge-patch+json"
+        return await self._request("PATCH", path_of(kind, key.namespace, key.name), body=body, content=content)
+
+    async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> None:
+        body: dict[str, object] = {"propagationPolicy": "Background"}
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
+        await self._request_or_none("DELETE", path_of(kind, namespace, name), body=body)
+
+    async def _request_or_none(self, method: str, path: str, *, body: Json | None = None) -> Json | None:
+        """None: 404."""
+        try:
+            return await self._request(method, path, body=body)
+        except NotFoundError:
+            return None
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Json | None = None,
+        content: str = "application/json",
+    ) -> Json:
+        request = await self._api.param_serialize(
+            method,
+            path,
+            query_params=list((query or {}).items()),
+            header_params={"Accept": "application/json", "Content-Type": content},
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                answer = await self._api.call_api(*request)
+                data = await answer.read()  # type: ignore[no-untyped-call]  # the client is only partly typed
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise Unavailable(f"{method} {path}", f"{type(error).__name__} {error}") from error
+        return _checked(f"{method} {path}", answer.status, str(answer.reason), data)
+
+
+class NotFoundError(Unavailable):
+    """404: for reads and deletes an answer; elsewhere a namespace or kind that is not there yet."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, "there is no such object, namespace or kind")
+
+
+def _checked(what: str, status: int, reason: str, data: bytes) -> Json:
+    if status == 404:
+        raise NotFoundError(what)
+    if not 200 <= status <= 299:
+        raise refusal(what, status, reason, data)
+    found = json.loads(data)
+    assert isinstance(found, dict)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where the API is and who we are, for a second client: either a token or a certificate with its key, as files."""
+
+    server: str
+    ca_path: str | None
+    token: str | None = field(repr=False)
+    certificate_path: str | None
+    key_path: str | None
+
+
+async def read_access() -> Access:
+    """As `connect` reads it; a token is read anew each time, since it rotates."""
+    settings = await _configuration()
+    spoken = await settings.get_api_key_with_prefix("BearerToken", alias="authorization")
+    token = None if spoken is None else spoken.split(" ", 1)[-1]
+    return Access(settings.host, settings.ssl_ca_cert, token, settings.cert_file, settings.key_file)
+
+
+@asynccontextmanager
+async def connect() -> AsyncIterator[KubeCluster]:
+    """To the cluster that this pod runs in, else to the one that KUBECONFIG names."""
+    api = client.ApiClient(await _configuration())
+    try:
+        yield KubeCluster(api)
+    finally:
+        await api.close()  # type: ignore[no-untyped-call]  # the client is only partly typed
+
+
+async def _configuration() -> client.Configuration:
+    settings = client.Configuration()
+    if IN_CLUSTER_TOKEN.exists():  # noqa: ASYNC240  once, before anything runs
+        config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]  # as above
+    else:
+        await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]  # as above
+    return settings

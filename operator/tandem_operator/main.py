@@ -1,0 +1,197 @@
+"""Knows how the operator is put together: it builds the adapters, hands them to each other, and holds the clock.
+
+Refuses to know any rule. Nothing imports it.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import aiohttp
+import kopf
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from tandem_operator.alerts import AlertSink, Endpoint, HttpThread, build_app
+from tandem_operator.events import EventRecorder
+from tandem_operator.handlers import Calls, WatchAge, narrow_watches, register
+from tandem_operator.kube import connect, read_access
+from tandem_operator.lease import Fenced, Leadership, LeaseTerms
+from tandem_operator.observe import Sources
+from tandem_operator.ports import Cluster, Key
+from tandem_operator.reconcile import reconcile
+from tandem_operator.settings import Settings, SettingsError, read_settings
+from tandem_operator.telemetry import PodTelemetry
+from tandem_operator.worklist import Worklist
+
+LEASE = "tandem-operator"
+SILENCE_SECONDS = 600.0
+"""kopf's watches get bookmarks every minute; ten minutes without any event or finished look means that we hang."""
+
+log = logging.getLogger("tandem_operator")
+
+
+class SystemClock:
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+@dataclass(slots=True)
+class Health:
+    """What the probes read, from another thread: plain values only."""
+
+    clock: SystemClock
+    age: WatchAge
+    leading: bool = False
+    worklist: Worklist[Key] | None = None
+
+    def alive(self) -> str | None:
+        """Progress, not presence: an event or a finished look within the time."""
+        if self.worklist is None:
+            return None
+        silent = self.clock.monotonic() - max(self.age.last_event, self.worklist.figures.last_finished)
+        return None if silent < SILENCE_SECONDS else f"no event and no finished look for {silent:.0f} s"
+
+    def ready(self) -> str | None:
+        """Standing by is ready too: a standby records alerts."""
+        return None
+
+
+def main() -> int:
+    """The operator's process; returns its exit status."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        settings = read_settings(os.environ)
+    except SettingsError as error:
+        print(f"tandem-operator: {error}", file=sys.stderr)
+        return 2
+    try:
+        asyncio.run(run(settings))
+    except OSError as error:
+        print(f"tandem-operator: cannot serve on {settings.host}:{settings.port}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def run(settings: Settings) -> None:
+    """Serve alerts at once; lead when the Lease is ours; leave cleanly on SIGTERM."""
+    clock, registry = SystemClock(), CollectorRegistry()
+    health = Health(clock, WatchAge())
+    http = HttpThread(Endpoint(settings.host, settings.port), lambda: _build_http(settings, health, registry))
+    http.start()
+    stop = asyncio.Event()
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(sign, stop.set)
+    try:
+        async with _leading(settings, clock, stop) as cluster:
+            if cluster is not None:
+                health.leading = True
+                await _lead(settings, cluster, health, registry, stop)
+    finally:
+        http.stop()
+
+
+async def _build_http(settings: Settings, health: Health, registry: CollectorRegistry) -> web.Application:
+    """In the HTTP thread's own loop, with a connection of its own."""
+    stack = AsyncExitStack()
+    cluster = await stack.enter_async_context(connect())
+    sink = AlertSink(cluster, settings.alert_token, registry)
+    app = build_app(sink, alive=health.alive, ready=health.ready, registry=registry)
+
+    async def close(_: web.Application) -> None:
+        await stack.aclose()
+
+    app.on_cleanup.append(close)
+    return app
+
+
+@asynccontextmanager
+async def _leading(settings: Settings, clock: SystemClock, stop: asyncio.Event) -> AsyncIterator[Cluster | None]:
+    """The cluster behind the fence, once the Lease is ours; None when asked to stop before that."""
+    terms = LeaseTerms(settings.namespace, LEASE, settings.identity)
+    async with connect() as cluster:
+        leadership = Leadership(cluster, clock, terms)
+        if not await _unless_stopped(leadership.acquire(), stop):
+            yield None
+            return
+        # Without the Lease nothing here may go on, not even a clean-up: the next leader may have begun.
+        keeping = asyncio.create_task(leadership.keep(lambda: os._exit(1)))
+        try:
+            yield Fenced(cluster, leadership)
+        finally:
+            keeping.cancel()
+            await leadership.release()
+
+
+async def _unless_stopped(work: "asyncio._CoroutineLike[None]", stop: asyncio.Event) -> bool:
+    """True: done; False: asked to stop first."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finished = working.done()
+    for task in (working, stopping):
+        task.cancel()
+    if finished:
+        working.result()
+    return finished
+
+
+async def _lead(
+    settings: Settings, cluster: Cluster, health: Health, registry: CollectorRegistry, stop: asyncio.Event
+) -> None:
+    """Watch and reconcile until asked to stop."""
+    recorder = EventRecorder(cluster, instance=settings.identity, registry=registry)
+    async with aiohttp.ClientSession() as session:
+        sources = Sources(cluster, PodTelemetry(session), health.clock, settings.terms)
+
+        async def look(key: Key) -> float | None:
+            return await reconcile(key, sources, recorder)
+
+        worklist: Worklist[Key] = Worklist(look, clock=health.clock)
+        health.worklist = worklist
+        working = asyncio.create_task(worklist.run())
+        try:
+            await _watch(settings, worklist, health.age, stop)
+        finally:
+            working.cancel()
+
+
+async def _watch(settings: Settings, worklist: Worklist[Key], age: WatchAge, stop: asyncio.Event) -> None:
+    """kopf, with its own posting, peering and persistence switched off."""
+    registry, options = kopf.OperatorRegistry(), kopf.OperatorSettings()
+    register(registry, Calls(_log_in, worklist.add, worklist.forget), age)
+    narrow_watches(options)
+    await kopf.operator(
+        registry=registry,
+        settings=options,
+        standalone=True,
+        clusterwide=not settings.watch_namespaces,
+        namespaces=settings.watch_namespaces,
+        stop_flag=stop,
+    )
+
+
+async def _log_in() -> kopf.ConnectionInfo:
+    """kopf speaks to the same API as the same account; its own way in would need cluster DNS."""
+    access = await read_access()
+    return kopf.ConnectionInfo(
+        server=access.server,
+        ca_path=access.ca_path,
+        scheme="Bearer" if access.token else None,
+        token=access.token,
+        certificate_path=access.certificate_path,
+        private_key_path=access.key_path,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""Knows how to fill an `Observed`: which objects are read, all at once, each with a deadline.
+
+Refuses to know what follows from it; it only reads. What may not be read, or does not answer, is None.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from tandem_operator.domain.errors import Forbidden
+from tandem_operator.domain.observed import (
+    Child,
+    Node,
+    Observed,
+    Pod,
+    Resource,
+    held,
+    items,
+    mapping,
+    newest_before,
+    number,
+    read_pod,
+    text,
+    texts,
+)
+from tandem_operator.domain.quantity import amount
+from tandem_operator.domain.revision import Role
+from tandem_operator.domain.samples import Document, Scrape, UnreadableDocument, read_document
+from tandem_operator.domain.settings import OperatorTerms
+from tandem_operator.ports import Clock, Cluster, Json, Key, Kind, Telemetry
+
+CHILD_KINDS = (
+    Kind.CONTROLLER_REVISION,
+    Kind.DEPLOYMENT,
+    Kind.POD_DISRUPTION_BUDGET,
+    Kind.SERVICE,
+    Kind.SERVICE_ACCOUNT,
+    Kind.CONFIG_MAP,
+    Kind.ROLE,
+    Kind.ROLE_BINDING,
+)
+LABEL_DEPLOYMENT = "tandem.dev/deployment"
+MOST_SCRAPES = 512
+"""Per object; at one look every few seconds this covers the longest window that the CRD admits, thinned if need be."""
+
+
+@dataclass(slots=True)
+class ScrapeHistory:
+    """Earlier scrapes, in memory only: after a restart the breaker's window fills anew, which only makes it wait."""
+
+    _kept: dict[Key, deque[Scrape]] = field(default_factory=dict)
+
+    def add(self, key: Key, scrape: Scrape, window: timedelta) -> None:
+        """Remember `scrape`, and forget what the window cannot reach, but for one older scrape as its baseline."""
+        kept = self._kept.setdefault(key, deque(maxlen=MOST_SCRAPES))
+        kept.append(scrape)
+        while len(kept) > 1 and kept[1].at <= scrape.at - window:
+            kept.popleft()
+
+    def baseline(self, key: Key, moment: datetime) -> Scrape | None:
+        return newest_before(tuple(self._kept.get(key, ())), moment)
+
+    def forget(self, key: Key) -> None:
+        self._kept.pop(key, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where a look comes from, and the settings that decisions rest on."""
+
+    cluster: Cluster
+    telemetry: Telemetry
+    clock: Clock
+    terms: OperatorTerms
+    history: ScrapeHistory = field(default_factory=ScrapeHistory)
+
+
+async def observe(resource: Json, sources: Sources, *, window: timedelta) -> Observed:
+    """One look at `resource` (its body as just read) and everything of it. `window` is the breaker's."""
+    key = Key(text(resource, "metadata", "namespace"), text(resource, "metadata", "name"))
+    labels = {LABEL_DEPLOYMENT: key.name}
+    listings = [sources.cluster.list(kind, key.namespace, labels=labels) for kind in (*CHILD_KINDS, Kind.POD)]
+    *listed, pod_bodies = await asyncio.gather(*listings)
+    bodies = {text(body, "metadata", "uid"): body for body in pod_bodies}
+    pods = tuple(read_pod(body) for body in pod_bodies if texts(body, "metadata", "labels").get("tandem.dev/role"))
+    now = sources.clock.now()
+    scrape, pressed, nodes = await asyncio.gather(
+        _scrape(pods, bodies, sources.telemetry, now),
+        asyncio.gather(*(_with_pressure(pod, bodies[pod.uid], sources.telemetry) for pod in pods)),
+        _nodes(sources.cluster),
+    )
+    baseline = sources.history.baseline(key, now - window)
+    sources.history.add(key, scrape, window)
+    return Observed(
+        now=now,
+        resource=read_resource(resource),
+        terms=sources.terms,
+        children=children_of(text(resource, "metadata", "uid"), [body for found in listed for body in found]),
+        pods=tuple(pressed),
+        scrape=scrape,
+        baseline=baseline,
+        nodes=nodes,
+    )
+
+
+def read_resource(body: Json) -> Resource:
+    return Resource(
+        name=text(body, "metadata", "name"),
+        namespace=text(body, "metadata", "namespace"),
+        uid=text(body, "metadata", "uid"),
+        generation=number(body, "metadata", "generation"),
+        annotations=texts(body, "metadata", "annotations"),
+        spec=mapping(body, "spec"),
+        status=mapping(body, "status"),
+    )
+
+
+def children_of(uid: str, bodies: list[Json]) -> tuple[Child, ...]:
+    """Those that name the resource as their owner; another's object under our label is not ours."""
+    return tuple(Child(_without_managed_fields(body)) for body in bodies if _owned_by(uid, body))
+
+
+def _owned_by(uid: str, body: Json) -> bool:
+    return any(text(owner, "uid") == uid for owner in items(body, "metadata", "ownerReferences"))
+
+
+def _without_managed_fields(body: Json) -> Json:
+    metadata = {name: value for name, value in mapping(body, "metadata").items() if name != "managedFields"}
+    return {**body, "metadata": metadata}
+
+
+async def _scrape(pods: tuple[Pod, ...], bodies: Mapping[str, Json], telemetry: Telemetry, now: datetime) -> Scrape:
+    gateways = [pod for pod in pods if pod.role is Role.GATEWAY and text(bodies[pod.uid], "status", "podIP")]
+    raw = await asyncio.gather(*(telemetry.evidence(text(bodies[pod.uid], "status", "podIP")) for pod in gateways))
+    read = {pod.name: _document(answer) for pod, answer in zip(gateways, raw, strict=True)}
+    return Scrape(now, {name: document for name, document in read.items() if document is not None})
+
+
+def _document(answer: Json | None) -> Document | None:
+    if answer is None:
+        return None
+    try:
+        return read_document(answer)
+    except UnreadableDocument:
+        # Evidence of another version counts as no answer: it neither promotes nor fails anything.
+        return None
+
+
+async def _with_pressure(pod: Pod, body: Json, telemetry: Telemetry) -> Pod:
+    address = text(body, "status", "podIP")
+    if pod.role is Role.GATEWAY or not pod.ready or not address:
+        return pod
+    pressure = await telemetry.pressure(address)
+    if pressure is None:
+        return pod
+    limit = memory_limit(body)
+    share = None if limit is None else pressure.working_set_bytes * 10000 // limit
+    kv, preempting = pressure.kv_basis_points, pressure.preempting
+    return replace(pod, memory_basis_points=share, kv_basis_points=kv, preempting=preempting)
+
+
+def memory_limit(pod: Json) -> int | None:
+    """Bytes that the engine container may use; None where it has no limit."""
+    for container in items(pod, "spec", "containers"):
+        limit = held(container, "resources", "limits", "memory")
+        if text(container, "name") == "engine" and isinstance(limit, str):
+            return int(amount(limit))
+    return None
+
+
+async def _nodes(cluster: Cluster) -> tuple[Node, ...] | None:
+    try:
+        bodies = await cluster.list(Kind.NODE, None, labels={})
+    except Forbidden:
+        return None
+    return tuple(Node(text(body, "metadata", "name"), texts(body, "metadata", "labels")) for body in bodies)

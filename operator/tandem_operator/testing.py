@@ -1,0 +1,171 @@
+"""Knows how to stand in for a cluster, for gateways and for time, in memory, under the same promises as the real ones.
+
+Refuses to know kopf and any client library. Shipped, because examples and simulations use it too. What the API server
+does and this does not: admission, defaults, garbage collection, controllers.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+from tandem_operator.domain.errors import ClusterError, Conflict
+from tandem_operator.ports import Json, Key, Kind, Pressure
+
+Address = tuple[Kind, str | None, str]
+Fault = Callable[[str, Kind, str], ClusterError | None]
+"""(verb, kind, name) -> the error that this call shall meet, or None."""
+
+
+def no_fault(_verb: str, _kind: Kind, _name: str) -> None:
+    """Every call succeeds."""
+
+
+@dataclass(slots=True)
+class FixedClock:
+    """Time that moves only when told to."""
+
+    time: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+    elapsed: float = 0.0
+
+    def now(self) -> datetime:
+        return self.time
+
+    def monotonic(self) -> float:
+        return self.elapsed
+
+    def advance(self, seconds: float) -> None:
+        self.time += timedelta(seconds=seconds)
+        self.elapsed += seconds
+
+
+@dataclass(slots=True)
+class ScriptedTelemetry:
+    """Answers from mappings of pod address to answer; an address that is not there does not answer."""
+
+    documents: dict[str, Json] = field(default_factory=dict)
+    pressures: dict[str, Pressure] = field(default_factory=dict)
+
+    async def evidence(self, address: str) -> Json | None:
+        return self.documents.get(address)
+
+    async def pressure(self, address: str) -> Pressure | None:
+        return self.pressures.get(address)
+
+
+def merged(live: Any, patch: Any) -> Any:
+    """JSON merge of `patch` into `live`: mappings merge, None removes, everything else replaces."""
+    if not isinstance(live, Mapping) or not isinstance(patch, Mapping):
+        return copy.deepcopy(patch)
+    result = dict(live)
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
+
+
+class MemoryCluster:
+    """`Cluster` over a dict: resourceVersions, conflicts, a status subresource, deletes by uid, and planted faults."""
+
+    def __init__(self) -> None:
+        self.objects: dict[Address, dict[str, Any]] = {}
+        self.writes: list[tuple[str, Kind, str]] = []
+        self.fault: Fault = no_fault
+        self._versions = count(1)
+
+    def put(self, kind: Kind, body: Json) -> Json:
+        """Place an object as another actor would (no fault, no record among the operator's writes)."""
+        return self._store(kind, copy.deepcopy(dict(body)))
+
+    @contextmanager
+    def failing(self, fault: Fault) -> Iterator[None]:
+        """Calls inside meet `fault` first."""
+        before, self.fault = self.fault, fault
+        try:
+            yield
+        finally:
+            self.fault = before
+
+    async def get(self, kind: Kind, namespace: str | None, name: str) -> Json | None:
+        self._meet("get", kind, name)
+        return copy.deepcopy(self.objects.get((kind, namespace, name)))
+
+    async def list(self, kind: Kind, namespace: str | None, *, labels: Mapping[str, str]) -> tuple[Json, ...]:
+        self._meet("list", kind, "")
+        found = [
+            copy.deepcopy(body)
+            for (k, n, _), body in sorted(self.objects.items(), key=lambda item: item[0][2])
+            if k is kind and namespace in (None, n) and labels.items() <= body["metadata"].get("labels", {}).items()
+        ]
+        return tuple(found)
+
+    async def create(self, kind: Kind, body: Json) -> Json:
+        address = self._write("create", kind, body)
+        if address in self.objects:
+            raise Conflict(f"create {kind} {address[2]}", "already exists")
+        return self._store(kind, copy.deepcopy(dict(body)))
+
+    async def apply(self, kind: Kind, body: Json) -> Json:
+        address = self._write("apply", kind, body)
+        return self._store(kind, merged(self.objects.get(address, {}), body))
+
+    async def replace(self, kind: Kind, body: Json) -> Json:
+        live = self._under_version("replace", kind, body)
+        changed = copy.deepcopy(dict(body))
+        if "status" in live:
+            changed["status"] = live["status"]
+        return self._store(kind, changed)
+
+    async def replace_status(self, kind: Kind, body: Json) -> Json:
+        live = self._under_version("replace_status", kind, body)
+        return self._store(kind, {**live, "status": copy.deepcopy(body.get("status"))})
+
+    async def annotate(self, kind: Kind, key: Key, annotations: Mapping[str, str | None]) -> Json:
+        self._meet("annotate", kind, key.name)
+        self.writes.append(("annotate", kind, key.name))
+        live = self.objects.get((kind, key.namespace, key.name))
+        if live is None:
+            raise Conflict(f"annotate {kind} {key}", "is gone")
+        return self._store(kind, merged(live, {"metadata": {"annotations": dict(annotations)}}))
+
+    async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> None:
+        self._meet("delete", kind, name)
+        self.writes.append(("delete", kind, name))
+        live = self.objects.get((kind, namespace, name))
+        if live is not None and uid in (None, live["metadata"]["uid"]):
+            del self.objects[kind, namespace, name]
+
+    def _meet(self, verb: str, kind: Kind, name: str) -> None:
+        error = self.fault(verb, kind, name)
+        if error is not None:
+            raise error
+
+    def _write(self, verb: str, kind: Kind, body: Json) -> Address:
+        metadata: Any = body["metadata"]
+        self._meet(verb, kind, metadata["name"])
+        self.writes.append((verb, kind, metadata["name"]))
+        return kind, metadata.get("namespace"), metadata["name"]
+
+    def _under_version(self, verb: str, kind: Kind, body: Json) -> dict[str, Any]:
+        address = self._write(verb, kind, body)
+        live = self.objects.get(address)
+        metadata: Any = body["metadata"]
+        if live is None or metadata.get("resourceVersion") != live["metadata"]["resourceVersion"]:
+            raise Conflict(f"{verb} {kind} {address[2]}", "was changed by somebody else")
+        return live
+
+    def _store(self, kind: Kind, body: dict[str, Any]) -> Json:
+        metadata = body["metadata"]
+        address = (kind, metadata.get("namespace"), metadata["name"])
+        live = self.objects.get(address)
+        metadata.setdefault("uid", live["metadata"]["uid"] if live else f"uid-{next(self._versions)}")
+        if live is None or live.get("spec") != body.get("spec"):
+            metadata["generation"] = (live["metadata"].get("generation", 0) if live else 0) + 1
+        metadata["resourceVersion"] = str(next(self._versions))
+        self.objects[address] = body
+        return copy.deepcopy(body)

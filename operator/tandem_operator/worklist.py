@@ -1,0 +1,138 @@
+"""Knows which objects wait to be looked at, and that no object is looked at twice at the same time.
+
+Refuses to know what looking means, and what woke us.
+
+The queue is level-triggered: it holds keys, never events. A key that is added while it is being worked on is worked on
+once more afterwards, so nothing is missed and nothing is done in parallel for one object; a key that is added ten times
+while it waits is worked on once. A failed look comes back after a back-off of 1, 2, 4, ... 60 s, which a new `add` cuts
+short; a good look comes back when the work says so, or after `resync_seconds`.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from tandem_operator.ports import Clock
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+
+FIRST_BACKOFF_SECONDS = 1.0
+LONGEST_BACKOFF_SECONDS = 60.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Entry:
+    """When a key is next due (None: not waiting), and how often in a row it failed."""
+
+    due: float | None = None
+    failures: int = 0
+    working: bool = False
+
+
+@dataclass(slots=True)
+class Figures:
+    """Plain counts for the metrics and the liveness probe."""
+
+    finished: int = 0
+    failed: int = 0
+    last_finished: float = 0.0
+    oldest_due: float | None = None
+
+
+class Worklist(Generic[KeyT]):
+    """Serial per key, at most `workers` keys at once."""
+
+    def __init__(
+        self,
+        work: Callable[[KeyT], Awaitable[float | None]],
+        *,
+        clock: Clock,
+        workers: int = 8,
+        resync_seconds: float = 60.0,
+    ) -> None:
+        """`work` returns seconds until the key wants another look; None: no wish of its own."""
+        self._work = work
+        self._clock = clock
+        self._workers = workers
+        self._resync_seconds = resync_seconds
+        self._entries: dict[KeyT, Entry] = {}
+        self._changed = asyncio.Condition()
+        self.figures = Figures(last_finished=clock.monotonic())
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    async def add(self, key: KeyT, *, after_seconds: float = 0.0) -> None:
+        """Look at `key` soon. Adding never postpones what was due earlier."""
+        async with self._changed:
+            entry = self._entries.setdefault(key, Entry())
+            due = self._clock.monotonic() + after_seconds
+            entry.due = due if entry.due is None else min(entry.due, due)
+            self._changed.notify()
+
+    async def forget(self, key: KeyT) -> None:
+        """The object is gone: no resync, no back-off. A look in progress ends by itself."""
+        async with self._changed:
+            self._entries.pop(key, None)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(self._workers):
+                workers.create_task(self._worker())
+
+    async def _worker(self) -> None:
+        while True:
+            key, entry = await self._next()
+            await self._look(key, entry)
+
+    async def _next(self) -> tuple[KeyT, Entry]:
+        async with self._changed:
+            while True:
+                found = self._earliest()
+                if found is not None and self._wait_for(found[1]) <= 0:
+                    key, entry = found
+                    entry.due, entry.working = None, True
+                    return key, entry
+                timeout = None if found is None else self._wait_for(found[1])
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(timeout):
+                        await self._changed.wait()
+
+    def _wait_for(self, entry: Entry) -> float:
+        return 0.0 if entry.due is None else entry.due - self._clock.monotonic()
+
+    def _earliest(self) -> tuple[KeyT, Entry] | None:
+        waiting = [(k, e) for k, e in self._entries.items() if e.due is not None and not e.working]
+        found = min(waiting, key=lambda pair: pair[1].due or 0.0, default=None)
+        self.figures.oldest_due = None if found is None else found[1].due
+        return found
+
+    async def _look(self, key: KeyT, entry: Entry) -> None:
+        try:
+            wish = await self._work(key)
+        except Exception as error:
+            # Whatever one object does to us, the others go on; the cause is in the log, and the object comes back.
+            entry.failures += 1
+            self.figures.failed += 1
+            again = min(FIRST_BACKOFF_SECONDS * 2 ** (entry.failures - 1), LONGEST_BACKOFF_SECONDS)
+            log.warning("look failed key=%s again_in=%.0fs error=%s: %s", key, again, type(error).__name__, error)
+        else:
+            entry.failures = 0
+            again = self._resync_seconds if wish is None else min(wish, self._resync_seconds)
+        await self._finish(key, entry, again)
+
+    async def _finish(self, key: KeyT, entry: Entry, again: float) -> None:
+        async with self._changed:
+            entry.working = False
+            self.figures.finished += 1
+            self.figures.last_finished = self._clock.monotonic()
+            if self._entries.get(key) is entry:
+                due = self.figures.last_finished + again
+                entry.due = due if entry.due is None else min(entry.due, due)
+            self._changed.notify()

@@ -1,0 +1,83 @@
+"""Knows the admin side of every role over HTTP: alive, ready, metrics; and how an app of ours is served on a socket.
+
+Refuses to know which role it is: what ready means, and further routes, are arguments.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+import uvicorn
+from prometheus_client import CollectorRegistry, exposition
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+_IDLE_SECONDS = 75
+"""Longer than the 60 s for which common proxies keep a connection, so that the proxy closes it and no request races."""
+
+
+def admin_app(
+    *, trouble: Callable[[], str | None], registry: CollectorRegistry, routes: Sequence[BaseRoute] = ()
+) -> Starlette:
+    """`/healthz` answers as long as the loop turns; `/readyz` is 503 with the reason while `trouble` gives one."""
+
+    async def healthz(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(_: Request) -> Response:
+        reason = trouble()
+        return PlainTextResponse("ok\n") if reason is None else PlainTextResponse(f"{reason}\n", status_code=503)
+
+    async def metrics(_: Request) -> Response:
+        return Response(exposition.generate_latest(registry), media_type=exposition.CONTENT_TYPE_LATEST)
+
+    own = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
+    return Starlette(routes=[*own, *routes])
+
+
+@contextlib.asynccontextmanager
+async def http_server(app: ASGIApp, *, host: str, port: int, grace_seconds: int = 1) -> AsyncIterator[int]:
+    """Serve `app` for as long as the context lasts; gives the port, which the system chooses where `port` is 0.
+
+    At the end connections get `grace_seconds` to finish what they send. Raises OSError if the port cannot be had.
+    """
+    with _listening(host, port) as listener:
+        server = _Server(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                ws="none",
+                server_header=False,
+                timeout_keep_alive=_IDLE_SECONDS,
+                timeout_graceful_shutdown=grace_seconds,
+            )
+        )
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            await serving
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        reason = str(error.strerror or error).partition(" (while")[0]
+        raise OSError(f"cannot listen on {host}:{port}: {reason}") from error
+
+
+class _Server(uvicorn.Server):
+    """Leaves the signals of the process to whoever owns the process."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,77 @@
+"""Knows how the gateway of a SpeculativeDeployment is put together: policy and pods from the API, then the server.
+
+Refuses to know engines and requests.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tandem_runtime.cluster import connect, follow
+from tandem_runtime.discovery import Discovery, pod_selection
+from tandem_runtime.domain.errors import SettingRefused
+from tandem_runtime.domain.evidence import Ledger
+from tandem_runtime.gateway.keys import ApiKeys
+from tandem_runtime.gateway.seats import Fleet
+from tandem_runtime.gateway.server import Listening, Ports, serve_gateway
+from tandem_runtime.gateway.serving import Books, Gateway, Limits
+from tandem_runtime.model_folder import tokenizer_digest_of
+from tandem_runtime.policy import PolicyInForce, follow_policy, policy_selection
+from tandem_runtime.ports import Clock
+from tandem_runtime.replicas import Pool
+from tandem_runtime.telemetry import Metrics
+from tandem_runtime.tokenizer import FolderTokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOptions:
+    """`tokenizer` is a model folder, of which only the tokenizer's files are read."""
+
+    deployment: str
+    namespace: str
+    tokenizer: Path | None
+    auth_file: Path | None
+    kubeconfig: Path | None
+    limits: Limits
+    listening: Listening
+
+
+async def serve_cluster_gateway(
+    options: GatewayOptions, *, clock: Clock, ending: asyncio.Event, started: asyncio.Future[Ports]
+) -> None:
+    """Serve until `ending` is set. Raises SettingRefused, ModelRefused, and OSError for a port in use."""
+    if options.tokenizer is None:
+        raise SettingRefused("--tokenizer is missing: name the model folder whose tokenizer.json the targets use")
+    keys = None if options.auth_file is None else ApiKeys.from_file(options.auth_file)
+    gateway = Gateway(
+        tokenizer=FolderTokenizer(options.tokenizer),
+        in_force=PolicyInForce(),
+        fleet=Fleet(Pool(), Pool()),
+        books=Books(Ledger(boot=secrets.token_hex(16)), Metrics()),
+        clock=clock,
+        limits=options.limits,
+    )
+    async with _informed(gateway, options, tokenizer_digest=tokenizer_digest_of(options.tokenizer)):
+        await serve_gateway(gateway, options.listening, keys=keys, ending=ending, started=started)
+
+
+@asynccontextmanager
+async def _informed(gateway: Gateway, options: GatewayOptions, *, tokenizer_digest: str) -> AsyncIterator[None]:
+    """Policy and fleet follow the API while the block lasts; if following fails for good, the block is ended."""
+    where = {"deployment": options.deployment, "namespace": options.namespace}
+    discovery = Discovery(gateway.fleet, tokenizer_digest=tokenizer_digest)
+    async with connect(options.kubeconfig) as api, asyncio.TaskGroup() as group:
+        following = partial(follow, api)
+        tasks = [
+            group.create_task(follow_policy(gateway.in_force, following, policy_selection(**where))),
+            group.create_task(discovery.run(following, pod_selection(**where))),
+        ]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()

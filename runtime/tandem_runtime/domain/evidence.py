@@ -1,0 +1,229 @@
+"""Knows what a gateway has seen of each revision, as integer sums that the operator's tests are computed from.
+
+Refuses to know HTTP, policies beyond their number, and what the sums mean for a canary.
+
+The document is `GET /internal/evidence` of docs/contracts.md. It is built in one call between two rounds, so that all
+its sums belong together (sums scraped one by one would be torn, and squares would not match sums).
+
+What counts where, and why. *Requests and errors* count always: a pod that fails while it warms up has failed.
+*Everything else* counts only for ordinary requests (one that steers its own speculation says nothing about the
+deployment) on pods that have warmed up. *Slots* (see `domain.slots`) are the unit of speed-up: a round counts in the
+slot of its pod's time in whose counted part it lies wholly. A request's first round is prefill and never counts there.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple, TypedDict
+
+from tandem_runtime.domain.policy import RevisionName, RoleHash
+from tandem_runtime.domain.routing import BUCKETS
+from tandem_runtime.domain.tokens import Round
+
+VERSION = 1
+FIRST_TOKEN_EDGES_MILLISECONDS = (
+    10, 20, 30, 50, 70, 100, 140, 200, 280, 400, 560, 800, 1100, 1600, 2200, 3200, 4500, 6400, 9000, 12800, 25600, 60000
+)  # fmt: skip
+"""Upper edges, about a factor of 1.4 apart: stable's p90 is known to within that factor. One count more: beyond."""
+KEPT_SECONDS = 3900.0
+"""Closed slots stay for the hour that the contract promises and for a late reader's five minutes more."""
+
+
+class AcceptanceFields(TypedDict):
+    """Each a list of 128."""
+
+    accepted: list[int]
+    examined: list[int]
+    requests: list[int]
+
+
+class ShadowFields(TypedDict):
+    matched: list[int]
+    examined: list[int]
+
+
+class FirstTokenFields(TypedDict):
+    edgesMilliseconds: list[int]
+    counts: list[int]
+
+
+class StratumFields(TypedDict):
+    policy: int
+    revision: str
+    requests: int
+    errors: int
+    acceptance: AcceptanceFields
+    rounds: int
+    proposed: int
+    emitted: int
+    speculating: int
+    shadow: ShadowFields
+    firstToken: FirstTokenFields
+
+
+class SlotFields(TypedDict):
+    pod: str
+    target: str
+    slot: int
+    arm: str
+    policy: int
+    revision: str
+    tokens: int
+    milliseconds: int
+
+
+class EvidenceDocument(TypedDict):
+    version: int
+    boot: str
+    policy: int
+    admitted: Mapping[str, Mapping[str, int]]
+    serving: bool
+    strata: list[StratumFields]
+    slots: list[SlotFields]
+
+
+class Arm(StrEnum):
+    ON = "on"
+    OFF = "off"
+
+
+class StratumKey(NamedTuple):
+    """The policy under which a request began, and the revision that served it."""
+
+    policy: int
+    revision: RevisionName
+
+
+class SlotKey(NamedTuple):
+    """A stretch of one target pod's time, by the policy in force and the revision of the sessions in it."""
+
+    pod: str
+    target: RoleHash
+    slot: int
+    arm: Arm
+    policy: int
+    revision: RevisionName
+
+
+def _zeros() -> list[int]:
+    return [0] * BUCKETS
+
+
+@dataclass(slots=True)
+class Stratum:
+    """Sums of one (policy, revision); they only grow."""
+
+    requests: int = 0
+    errors: int = 0
+    rounds: int = 0
+    proposed: int = 0
+    emitted: int = 0
+    speculating: int = 0
+    accepted: list[int] = field(default_factory=_zeros)
+    examined: list[int] = field(default_factory=_zeros)
+    bucket_requests: list[int] = field(default_factory=_zeros)
+    shadow_matched: list[int] = field(default_factory=_zeros)
+    shadow_examined: list[int] = field(default_factory=_zeros)
+    first_token: list[int] = field(default_factory=lambda: [0] * (len(FIRST_TOKEN_EDGES_MILLISECONDS) + 1))
+
+    def add(self, round: Round, *, bucket: int) -> None:
+        self.rounds += 1
+        self.proposed += round.proposed
+        self.emitted += round.emitted
+        if round.proposed:
+            self.speculating += 1
+            self.accepted[bucket] += round.accepted
+            self.examined[bucket] += round.examined
+
+
+@dataclass(slots=True)
+class SlotSums:
+    """Decode time summed over sequences, and the tokens it gave. `ends_at` is in seconds since 1970."""
+
+    ends_at: float
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+def first_token_bin(seconds: float) -> int:
+    """Index of the first edge at or above; the last bin is open."""
+    milliseconds = seconds * 1000
+    edges = FIRST_TOKEN_EDGES_MILLISECONDS
+    return next((index for index, edge in enumerate(edges) if milliseconds <= edge), len(edges))
+
+
+class Ledger:
+    """The sums of one life of a gateway. Not safe for threads: one event loop writes and reads it."""
+
+    def __init__(self, *, boot: str) -> None:
+        self._boot = boot
+        self._strata: dict[StratumKey, Stratum] = {}
+        self._slots: OrderedDict[SlotKey, SlotSums] = OrderedDict()
+
+    def stratum(self, key: StratumKey) -> Stratum:
+        """The sums of `key`, all zero at first."""
+        return self._strata.setdefault(key, Stratum())
+
+    def add_decode(self, key: SlotKey, *, ends_at: float, tokens: int, seconds: float) -> None:
+        """Count a decode round that lay wholly in the counted part of a slot that ends at `ends_at`."""
+        sums = self._slots.setdefault(key, SlotSums(ends_at=ends_at))
+        sums.tokens += tokens
+        sums.seconds += seconds
+
+    def closed_slots(self, *, wall: float) -> list[tuple[SlotKey, SlotSums]]:
+        """Slots whose time is over, oldest first; older ones than the contract keeps are forgotten."""
+        for key in [key for key, sums in self._slots.items() if sums.ends_at < wall - KEPT_SECONDS]:
+            del self._slots[key]
+        closed = [(key, sums) for key, sums in self._slots.items() if sums.ends_at <= wall]
+        return sorted(closed, key=lambda item: (item[1].ends_at, item[0]))
+
+    def document(
+        self, *, wall: float, policy: int, admitted: Mapping[str, Mapping[str, int]], serving: bool
+    ) -> EvidenceDocument:
+        """The evidence as JSON values, made at one moment."""
+        return {
+            "version": VERSION,
+            "boot": self._boot,
+            "policy": policy,
+            "admitted": admitted,
+            "serving": serving,
+            "strata": [_stratum_fields(key, sums) for key, sums in sorted(self._strata.items())],
+            "slots": _slot_fields(self.closed_slots(wall=wall)),
+        }
+
+
+def _stratum_fields(key: StratumKey, sums: Stratum) -> StratumFields:
+    return {
+        "policy": key.policy,
+        "revision": key.revision,
+        "requests": sums.requests,
+        "errors": sums.errors,
+        "acceptance": {
+            "accepted": list(sums.accepted),
+            "examined": list(sums.examined),
+            "requests": list(sums.bucket_requests),
+        },
+        "rounds": sums.rounds,
+        "proposed": sums.proposed,
+        "emitted": sums.emitted,
+        "speculating": sums.speculating,
+        "shadow": {"matched": list(sums.shadow_matched), "examined": list(sums.shadow_examined)},
+        "firstToken": {"edgesMilliseconds": list(FIRST_TOKEN_EDGES_MILLISECONDS), "counts": list(sums.first_token)},
+    }
+
+
+def _slot_fields(slots: Iterable[tuple[SlotKey, SlotSums]]) -> list[SlotFields]:
+    return [
+        {
+            "pod": key.pod,
+            "target": key.target,
+            "slot": key.slot,
+            "arm": key.arm.value,
+            "policy": key.policy,
+            "revision": key.revision,
+            "tokens": sums.tokens,
+            "milliseconds": round(sums.seconds * 1000),
+        }
+        for key, sums in slots
+    ]

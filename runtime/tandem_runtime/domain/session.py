@@ -1,0 +1,398 @@
+"""Knows one request from its opening to its ending: what must be asked of target and draft next, and what may be shown.
+
+Refuses to do any of it: no await, clock, chance or engine. A driver asks `next()`, does what it says, and tells what
+came of it. Only verified tokens are ever shown or counted, and plain decoding, a lost draft and a switched-off draft
+are the same path with nothing proposed.
+
+    opening -> choosing -> proposing -> verifying -> choosing -> ...      K tokens proposed in each round
+                       `-> running --------------> choosing               the target goes on alone for some tokens
+                              ... -> ending -> finished
+
+Losses. The draft is lost: the session runs without it and tries again some tokens later, a few times. The target is
+lost or denies the session: the proposal is dropped and a target is opened with the committed tokens, so nothing that
+was shown changes.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import StrEnum
+from typing import assert_never
+
+from tandem_runtime.domain.commands import (
+    Choose,
+    Command,
+    Counts,
+    Emit,
+    Finish,
+    OpenDraft,
+    OpenTarget,
+    Propose,
+    Request,
+    Run,
+    Spent,
+    Verify,
+)
+from tandem_runtime.domain.errors import DraftLost, OutOfOrder, StaleOffset, TandemError, TargetLost
+from tandem_runtime.domain.stopping import Reader
+from tandem_runtime.domain.tokens import (
+    FinishReason,
+    Incarnation,
+    Opened,
+    OpenSession,
+    Proposal,
+    ProposeRound,
+    Round,
+    RunRounds,
+    TokenId,
+    TokenLogprob,
+    Verdict,
+    VerifyRound,
+)
+
+__all__ = [
+    "FINAL",
+    "TRANSITIONS",
+    "Choose",
+    "Command",
+    "Counts",
+    "Emit",
+    "Finish",
+    "OpenDraft",
+    "OpenTarget",
+    "Propose",
+    "Request",
+    "Run",
+    "Session",
+    "Signal",
+    "Spent",
+    "State",
+    "Verify",
+    "diagram",
+]
+
+
+class State(StrEnum):
+    OPENING = "opening"
+    CHOOSING = "choosing"
+    OPENING_DRAFT = "opening_draft"
+    PROPOSING = "proposing"
+    VERIFYING = "verifying"
+    RUNNING = "running"
+    ENDING = "ending"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+
+
+class Signal(StrEnum):
+    OPENED = "opened"
+    WILL_RUN = "K = 0"
+    WILL_OPEN_DRAFT = "K > 0, draft unknown"
+    WILL_PROPOSE = "K > 0"
+    DRAFT_OPENED = "draft opened"
+    PROPOSED = "proposed"
+    NOTHING_PROPOSED = "nothing proposed"
+    VERIFIED = "verified"
+    RUN_OVER = "run over"
+    ENDED = "verified, with an ending"
+    TOLD = "told"
+    DRAFT_LOST = "draft lost"
+    TARGET_LOST = "target lost"
+
+
+TRANSITIONS: Mapping[tuple[State, Signal], State] = {
+    (State.OPENING, Signal.OPENED): State.CHOOSING,
+    (State.OPENING, Signal.TARGET_LOST): State.OPENING,
+    (State.CHOOSING, Signal.WILL_RUN): State.RUNNING,
+    (State.CHOOSING, Signal.WILL_OPEN_DRAFT): State.OPENING_DRAFT,
+    (State.CHOOSING, Signal.WILL_PROPOSE): State.PROPOSING,
+    (State.OPENING_DRAFT, Signal.DRAFT_OPENED): State.PROPOSING,
+    (State.OPENING_DRAFT, Signal.DRAFT_LOST): State.RUNNING,
+    (State.PROPOSING, Signal.PROPOSED): State.VERIFYING,
+    (State.PROPOSING, Signal.NOTHING_PROPOSED): State.RUNNING,
+    (State.PROPOSING, Signal.DRAFT_LOST): State.RUNNING,
+    (State.VERIFYING, Signal.VERIFIED): State.CHOOSING,
+    (State.VERIFYING, Signal.ENDED): State.ENDING,
+    (State.VERIFYING, Signal.TARGET_LOST): State.OPENING,
+    (State.RUNNING, Signal.VERIFIED): State.RUNNING,
+    (State.RUNNING, Signal.RUN_OVER): State.CHOOSING,
+    (State.RUNNING, Signal.ENDED): State.ENDING,
+    (State.RUNNING, Signal.TARGET_LOST): State.OPENING,
+    (State.ENDING, Signal.TOLD): State.FINISHED,
+}
+"""All that can happen, but for `cancelled`, which leads from every state that is not final to CANCELLED."""
+
+FINAL = frozenset({State.FINISHED, State.CANCELLED})
+
+RUN_TOKENS = 32
+"""A run is this long at most, so that a new slot or policy takes effect soon."""
+DRAFT_RETRY_TOKENS = 64
+"""How long to go on without a lost draft; doubled with each loss."""
+DRAFT_LOSSES = 4
+"""After so many the draft is not tried again."""
+TARGET_LOSSES = 3
+"""So many losses in a row, without a token between, fail the request."""
+
+
+class Session:
+    """The machine. Ask `next`, do it, tell the outcome by the method of its name; ask again."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        budget = min(request.endings.max_tokens, request.target_length - len(request.prompt))
+        self._budget = max(budget, 0)
+        self._reader = Reader(replace(request.endings, max_tokens=self._budget), request.decode, request.prompt)
+        self._state = State.OPENING
+        self._output: list[TokenId] = []
+        self._emits: deque[Emit] = deque()
+        self._reason = FinishReason.LENGTH
+        self._target = _Link()
+        self._draft = _Link()
+        self._draft_base = 0
+        self._draft_resumes_at: int | None = 0
+        self._proposal = Proposal()
+        self._k = 0
+        self._run = RunRounds(request.session, Incarnation(""), 0, 0, 0)
+        self._ks: list[int] = []
+        self._proposed_tokens = 0
+        self._accepted_tokens = 0
+        if self._budget == 0:
+            self._state = State.ENDING
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def output(self) -> tuple[TokenId, ...]:
+        """The tokens committed so far."""
+        return tuple(self._output)
+
+    def next(self) -> Command:
+        """What to do now. Asking twice without an event between gives the same command, but for Emit and Finish."""
+        if self._emits:
+            return self._emits.popleft()
+        if self._state is State.CHOOSING and self._most() == 0:
+            self._will_run()
+        return self._command()
+
+    def _command(self) -> Command:
+        match self._state:
+            case State.OPENING:
+                return OpenTarget(self._open(self._budget))
+            case State.CHOOSING:
+                return Choose(self._most())
+            case State.OPENING_DRAFT:
+                return OpenDraft(self._open(min(self._budget, self._draft_room())))
+            case State.PROPOSING:
+                return Propose(self._propose_round())
+            case State.VERIFYING:
+                return Verify(self._verify_round())
+            case State.RUNNING:
+                return Run(self._run)
+            case State.ENDING:
+                self._move(Signal.TOLD)
+                return Finish(self._reason, self._counts())
+            case State.FINISHED | State.CANCELLED:
+                raise OutOfOrder(f"the session is {self._state}; nothing is to be done")
+        assert_never(self._state)
+
+    def opened(self, opened: Opened) -> None:
+        """The target holds the session."""
+        self._move(Signal.OPENED)
+        self._target.opened(opened)
+
+    def chosen(self, k: int) -> None:
+        """K for the next round; at most what Choose said."""
+        if not 0 <= k <= self._most():
+            raise OutOfOrder(f"K = {k} was chosen where at most {self._most()} tokens fit")
+        self._k = k
+        if k == 0:
+            self._will_run()
+        else:
+            self._move(Signal.WILL_PROPOSE if self._draft.incarnation else Signal.WILL_OPEN_DRAFT)
+
+    def draft_opened(self, opened: Opened) -> None:
+        """The draft holds the session as far as it is committed."""
+        self._move(Signal.DRAFT_OPENED)
+        self._draft.opened(opened)
+        self._draft_base = len(self._output)
+
+    def proposed(self, proposal: Proposal) -> None:
+        """What the draft offers. Raises DraftLost if it is more than was asked for."""
+        if len(proposal.ids) > self._k:
+            raise DraftLost(f"the draft offered {len(proposal.ids)} tokens where {self._k} were asked for")
+        self._draft_base = len(self._output)
+        if not proposal.ids:
+            self._will_run(Signal.NOTHING_PROPOSED)
+            return
+        self._move(Signal.PROPOSED)
+        self._proposal = proposal
+
+    def verified(self, verdict: Verdict, spent: Spent) -> Round:
+        """What the target says of the proposal, or the next token of a run. Raises StaleOffset if it answers another
+        question: then nothing is committed."""
+        self._check(verdict)
+        ids = (*self._proposal.ids[: verdict.accepted], verdict.token)
+        tokens, ended = self._commit(ids, verdict.logprobs)
+        round = self._count(verdict, spent, emitted=len(tokens))
+        self._draft_base += min(verdict.accepted, len(tokens)) if self._proposal.ids else 0
+        self._proposal = Proposal()
+        self._target.losses = 0
+        self._move(Signal.VERIFIED if ended is None else Signal.ENDED)
+        return round
+
+    def run_over(self) -> None:
+        """The run ended. Raises TargetLost if it brought nothing."""
+        if len(self._output) == self._run.offset:
+            raise TargetLost("the target ended a run without a token")
+        self._move(Signal.RUN_OVER)
+
+    def draft_lost(self) -> None:
+        """The draft cannot be reached or forgot the session: go on without it, for a while."""
+        self._will_run(Signal.DRAFT_LOST)
+        self._draft.lost()
+        tokens = DRAFT_RETRY_TOKENS << (self._draft.losses - 1)
+        self._draft_resumes_at = len(self._output) + tokens if self._draft.losses < DRAFT_LOSSES else None
+
+    def target_lost(self, cause: TandemError) -> None:
+        """The target is gone or does not know the session as we do: open again. Raises `cause` if that has failed
+        several times without a token between."""
+        if self._target.losses == TARGET_LOSSES:
+            raise cause
+        self._move(Signal.TARGET_LOST)
+        self._target.lost()
+        self._proposal = Proposal()
+
+    def cancelled(self) -> None:
+        """The caller went away. A session that is over stays so."""
+        if self._state not in FINAL:
+            self._state = State.CANCELLED
+            self._emits.clear()
+
+    def _move(self, signal: Signal) -> None:
+        if (self._state, signal) not in TRANSITIONS:
+            raise OutOfOrder(f"the session is {self._state} and was told: {signal}")
+        self._state = TRANSITIONS[self._state, signal]
+
+    def _will_run(self, signal: Signal = Signal.WILL_RUN) -> None:
+        self._move(signal)
+        offset = len(self._output)
+        tokens = min(RUN_TOKENS, self._budget - offset)
+        self._run = RunRounds(self.request.session, self._target.incarnation, len(self._ks), offset, tokens)
+
+    def _most(self) -> int:
+        """Tokens that fit in a proposal: the round adds one more, so one less than the budget left."""
+        if self._draft_resumes_at is None or len(self._output) < self._draft_resumes_at:
+            return 0
+        return max(min(self._budget - len(self._output) - 1, self._draft_room() - len(self._output)), 0)
+
+    def _draft_room(self) -> int:
+        return (self.request.draft_length or 0) - len(self.request.prompt)
+
+    def _open(self, max_tokens: int) -> OpenSession:
+        request = self.request
+        return OpenSession(
+            session=request.session,
+            prompt=request.prompt,
+            output=self.output,
+            parameters=request.parameters,
+            verification=request.verification,
+            max_tokens=max_tokens,
+            logprobs=request.logprobs,
+        )
+
+    def _propose_round(self) -> ProposeRound:
+        committed = tuple(self._output[self._draft_base :])
+        return ProposeRound(self.request.session, self._draft.incarnation, self._draft_base, committed, self._k)
+
+    def _verify_round(self) -> VerifyRound:
+        return VerifyRound(
+            self.request.session, self._target.incarnation, len(self._ks), len(self._output), self._proposal
+        )
+
+    def _check(self, verdict: Verdict) -> None:
+        asked, told = (len(self._ks), len(self._output)), (verdict.round, verdict.offset)
+        if asked != told:
+            raise StaleOffset(f"the target answered round and offset {told} where {asked} was asked")
+        if not 0 <= verdict.accepted <= len(self._proposal.ids):
+            raise StaleOffset(f"the target accepted {verdict.accepted} of {len(self._proposal.ids)} proposed tokens")
+
+    def _commit(
+        self, ids: tuple[TokenId, ...], logprobs: tuple[TokenLogprob, ...] | None
+    ) -> tuple[tuple[TokenId, ...], FinishReason | None]:
+        """Read tokens up to an ending; what lies beyond it never was."""
+        text = ""
+        ended = None
+        count = 0
+        while ended is None and count < len(ids):
+            reading = self._reader.read(ids[count])
+            text, ended, count = text + reading.text, reading.ended, count + 1
+        self._output.extend(ids[:count])
+        self._emits.append(Emit(ids[:count], text, None if logprobs is None else logprobs[:count]))
+        self._reason = ended or self._reason
+        return ids[:count], ended
+
+    def _count(self, verdict: Verdict, spent: Spent, *, emitted: int) -> Round:
+        proposed = len(self._proposal.ids)
+        accepted = min(verdict.accepted, emitted)
+        beyond = emitted <= verdict.accepted
+        self._ks.append(proposed)
+        self._proposed_tokens += proposed
+        self._accepted_tokens += accepted
+        prefill = self._target.take_fresh()
+        if proposed:
+            prefill = self._draft.take_fresh() or prefill
+        return Round(
+            proposed=proposed,
+            accepted=accepted,
+            emitted=emitted,
+            draft_seconds=spent.draft_seconds,
+            verify_seconds=spent.verify_seconds,
+            forward_seconds=verdict.forward_seconds,
+            drafting_seconds=self._proposal.draft_seconds,
+            cut=proposed - accepted if beyond else 0,
+            seconds=spent.seconds,
+            started=spent.started,
+            prefill=prefill,
+        )
+
+    def _counts(self) -> Counts:
+        return Counts(
+            prompt_tokens=len(self.request.prompt),
+            completion_tokens=len(self._output),
+            rounds=len(self._ks),
+            speculating=sum(1 for k in self._ks if k),
+            proposed=self._proposed_tokens,
+            accepted=self._accepted_tokens,
+            k_by_round=tuple(self._ks),
+        )
+
+
+class _Link:
+    """What a session knows of one engine: its incarnation while open, whether the prompt is unread, losses."""
+
+    def __init__(self) -> None:
+        self.incarnation = Incarnation("")
+        self.losses = 0
+        self._fresh = False
+
+    def opened(self, opened: Opened) -> None:
+        self.incarnation = opened.incarnation
+        self._fresh = True
+
+    def lost(self) -> None:
+        self.incarnation = Incarnation("")
+        self.losses += 1
+
+    def take_fresh(self) -> bool:
+        """Whether this is the first round since the opening."""
+        fresh, self._fresh = self._fresh, False
+        return fresh
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram."""
+    rows = [f"    {start} --> {end}: {signal}" for (start, signal), end in TRANSITIONS.items()]
+    ends = [f"    {state} --> [*]" for state in sorted(FINAL)]
+    return "\n".join(["stateDiagram-v2", f"    [*] --> {State.OPENING}", *rows, *ends]) + "\n"

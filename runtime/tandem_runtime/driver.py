@@ -1,0 +1,213 @@
+"""Knows the pipeline: open, choose K, propose, verify, emit, finish, with deadlines; always releases both engines.
+
+Refuses to know HTTP, gRPC, tensors and settings, and to decide anything: the session does.
+
+    async with aclosing(generate(session, engines=engines, ...)) as items:
+        async for item in items: ...            # Emit, Emit, ..., Finish
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TypeVar, assert_never
+
+from tandem_runtime.domain.commands import Choose, Emit, Finish, OpenDraft, OpenTarget, Propose, Run, Spent, Verify
+from tandem_runtime.domain.errors import DraftLost, SessionLost, StaleOffset, TandemError, TargetLost
+from tandem_runtime.domain.lookahead import Bounds, Lookahead
+from tandem_runtime.domain.session import Session
+from tandem_runtime.domain.tokens import RunRounds, Verdict
+from tandem_runtime.ports import Clock, DraftEngine, Observer, TargetEngine
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Longest wait, in seconds, for each kind of answer. A verify may hold the prefill of a long prompt."""
+
+    open_seconds: float = 10.0
+    propose_seconds: float = 5.0
+    verify_seconds: float = 60.0
+    close_seconds: float = 2.0
+
+
+@dataclass(slots=True)
+class Engines:
+    """Who serves this session. `reopen` gives another target of the same target hash, or raises TargetLost."""
+
+    target: TargetEngine
+    draft: DraftEngine | None
+    reopen: Callable[[], Awaitable[TargetEngine]]
+    deadlines: Deadlines = field(default_factory=Deadlines)
+
+
+async def generate(
+    session: Session,
+    *,
+    engines: Engines,
+    lookahead: Lookahead,
+    allowance: Callable[[], Bounds],
+    observer: Observer,
+    clock: Clock,
+) -> AsyncGenerator[Emit | Finish, None]:
+    """Run the session to its end. `allowance` is asked before every choice of K (an off slot, a switched-off policy).
+
+    Raises what the target refuses (BadRequest, Overloaded, NotANumber), and TargetLost where nobody takes over.
+    """
+    executor = _Executor(session, engines, lookahead, observer, clock)
+    try:
+        while True:
+            match session.next():
+                case Emit() as emit:
+                    with executor.paused():
+                        yield emit
+                case Finish() as finish:
+                    yield finish
+                    return
+                case Choose(most):
+                    session.chosen(lookahead.choose(allowance(), most, clock.monotonic()))
+                case command:
+                    await executor.carry_out(command)
+    except (asyncio.CancelledError, GeneratorExit):
+        session.cancelled()
+        raise
+    finally:
+        await executor.release()
+
+
+class _Executor:
+    """Carries out a session's commands and tells it what came of them; measures rounds; remembers what to release."""
+
+    def __init__(
+        self, session: Session, engines: Engines, lookahead: Lookahead, observer: Observer, clock: Clock
+    ) -> None:
+        self._session = session
+        self._engines = engines
+        self._lookahead = lookahead
+        self._observer = observer
+        self._clock = clock
+        self._targets: list[TargetEngine] = []
+        self._drafts: list[DraftEngine] = []
+        self._run: tuple[RunRounds, AsyncIterator[Verdict]] | None = None
+        self._round_began = clock.monotonic()
+        self._draft_seconds = 0.0
+
+    async def carry_out(self, command: OpenTarget | OpenDraft | Propose | Verify | Run) -> None:
+        try:
+            await self._do(command)
+        except DraftLost:
+            self._session.draft_lost()
+        except (TargetLost, StaleOffset) as lost:
+            await self._end_run()
+            self._session.target_lost(lost)
+            if not isinstance(lost, SessionLost | StaleOffset):
+                self._engines.target = await self._engines.reopen()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What the reader of the answer takes is no part of the round."""
+        left = self._clock.monotonic()
+        yield
+        self._round_began += self._clock.monotonic() - left
+
+    async def release(self) -> None:
+        """Free the session everywhere, whatever state it is in; an engine that is gone has freed it already."""
+        await self._end_run()
+        engines: list[TargetEngine | DraftEngine] = [*self._targets, *self._drafts]
+        await asyncio.gather(*(self._close(engine) for engine in engines))
+
+    async def _do(self, command: OpenTarget | OpenDraft | Propose | Verify | Run) -> None:
+        limits = self._engines.deadlines
+        match command:
+            case OpenTarget(request):
+                self._targets = _with(self._targets, self._engines.target)
+                self._session.opened(await _target(limits.open_seconds, self._engines.target.open(request)))
+            case OpenDraft(request):
+                self._drafts = [self._drafter()]
+                self._session.draft_opened(await _draft(limits.open_seconds, self._drafter().open(request)))
+            case Propose(request):
+                began = self._clock.monotonic()
+                proposal = await _draft(limits.propose_seconds, self._drafter().propose(request))
+                self._draft_seconds = self._clock.monotonic() - began
+                self._session.proposed(proposal)
+            case Verify(request):
+                began = self._clock.monotonic()
+                verdict = await _target(limits.verify_seconds, self._engines.target.verify(request))
+                self._verified(verdict, began, draft_seconds=self._draft_seconds)
+            case Run(request):
+                await self._go_on(request)
+            case _:
+                assert_never(command)
+
+    async def _go_on(self, request: RunRounds) -> None:
+        """One more verdict of the run."""
+        if self._run is None or self._run[0] != request:
+            await self._end_run()
+            self._run = request, self._engines.target.run(request)
+        began = self._clock.monotonic()
+        try:
+            verdict = await _target(self._engines.deadlines.verify_seconds, anext(self._run[1]))
+        except StopAsyncIteration:
+            self._run = None
+            self._session.run_over()
+        else:
+            self._verified(verdict, began, draft_seconds=0.0)
+
+    def _verified(self, verdict: Verdict, began: float, *, draft_seconds: float) -> None:
+        """Tell the verdict, and what the round cost: at least what the target says, as a verdict of a run may have
+        waited here while the reader was slow."""
+        now = self._clock.monotonic()
+        told_seconds = verdict.queue_seconds + verdict.forward_seconds
+        seconds = max(now - self._round_began, told_seconds)
+        spent = Spent(
+            verify_seconds=max(now - began, told_seconds),
+            draft_seconds=draft_seconds,
+            seconds=seconds,
+            started=self._clock.wall() - seconds,
+        )
+        round = self._session.verified(verdict, spent)
+        self._round_began = now
+        self._lookahead.learn(round, now)
+        self._observer.round(round)
+
+    def _drafter(self) -> DraftEngine:
+        if self._engines.draft is None:
+            raise DraftLost("this session has no draft")
+        return self._engines.draft
+
+    async def _end_run(self) -> None:
+        run, self._run = self._run, None
+        if run is not None and isinstance(run[1], AsyncGenerator):
+            with suppress(TandemError, TimeoutError):
+                async with asyncio.timeout(self._engines.deadlines.close_seconds):
+                    await run[1].aclose()
+
+    async def _close(self, engine: TargetEngine | DraftEngine) -> None:
+        with suppress(TandemError, TimeoutError):
+            async with asyncio.timeout(self._engines.deadlines.close_seconds):
+                await engine.close(self._session.request.session)
+
+
+async def _target(limit_seconds: float, answer: Awaitable[_T]) -> _T:
+    """The target's answer in time, or TargetLost."""
+    try:
+        async with asyncio.timeout(limit_seconds):
+            return await answer
+    except TimeoutError as late:
+        raise TargetLost(f"the target gave no answer in {limit_seconds} s") from late
+
+
+async def _draft(limit_seconds: float, answer: Awaitable[_T]) -> _T:
+    """The draft's answer in time; whatever else goes wrong with a draft is DraftLost, since text goes on without it."""
+    try:
+        async with asyncio.timeout(limit_seconds):
+            return await answer
+    except TimeoutError as late:
+        raise DraftLost(f"the draft gave no answer in {limit_seconds} s") from late
+    except TandemError as failed:
+        raise DraftLost(str(failed)) from failed
+
+
+def _with(targets: list[TargetEngine], target: TargetEngine) -> list[TargetEngine]:
+    return targets if any(known is target for known in targets) else [*targets, target]

@@ -1,0 +1,132 @@
+"""Knows a draft as the driver sees it: sessions in which it guesses ahead, and rolls back to what the target said.
+
+Refuses to know the wire, deadlines, and what model stands behind the steps.
+
+Guessing k tokens is k jobs in a row for one session, each a row in the step that all guessing sessions share. Nothing
+is ever undone by hand: a round states the committed output from `base` on, and the line of KV memory keeps what agrees
+with it. After a full accept the draft has not yet read its own last guess: the next round begins with two tokens.
+
+Every failure is a DraftLost: whatever the reason, the driver goes on with K = 0.
+"""
+
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from tandem_runtime.domain.errors import BadRequest, DraftLost, TandemError
+from tandem_runtime.domain.tokens import (
+    Capabilities,
+    Opened,
+    OpenSession,
+    Proposal,
+    ProposeRound,
+    ScoreTokens,
+    SessionId,
+    SparseRow,
+    TokenId,
+    Verification,
+)
+from tandem_runtime.engines.sampler import guess
+from tandem_runtime.engines.sessions import EngineFacts, Session, Sessions, refuse_foreign_ids
+from tandem_runtime.engines.step_loop import CHUNK_TOKENS, StepLoop, Want, Work
+from tandem_runtime.ports import Clock, StepModel
+
+__all__ = ["BatchedDraft"]
+
+Self = TypeVar("Self", bound="BatchedDraft")
+Result = TypeVar("Result")
+
+
+class BatchedDraft:
+    """`ports.DraftEngine` over any `StepModel`. A context manager: inside it the model's thread runs."""
+
+    def __init__(self, model: StepModel, facts: EngineFacts, *, clock: Clock, chunk_tokens: int = CHUNK_TOKENS) -> None:
+        self._capabilities = facts.capabilities(model)
+        self._end_tokens = facts.end_tokens
+        self._clock = clock
+        self._loop = StepLoop(model, clock=clock, lost=DraftLost, chunk_tokens=chunk_tokens)
+        self._sessions = Sessions(model, self._loop, incarnation=facts.incarnation, forgotten=DraftLost)
+
+    def __enter__(self: Self) -> Self:
+        self._loop.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.stop()
+
+    async def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    async def open(self, request: OpenSession) -> Opened:
+        return await _or_lost(self._admit(request))
+
+    async def propose(self, request: ProposeRound) -> Proposal:
+        return await _or_lost(self._loop.submit(request.session, self._propose(request)))
+
+    async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
+        """One bit per id; the ids then count as committed. An id beyond the draft's context scores false."""
+        return await _or_lost(self._loop.submit(request.session, self._score(request)))
+
+    async def close(self, session: SessionId) -> None:
+        await self._sessions.drop(session)
+
+    async def _admit(self, request: OpenSession) -> Opened:
+        if not request.prompt:
+            raise BadRequest("the prompt is empty; send at least one token", parameter="prompt")
+        self._refuse_foreign((*request.prompt, *request.output))
+        return await self._sessions.admit(request)
+
+    def _propose(self, request: ProposeRound) -> Work[Proposal]:
+        session = self._sessions.find(request.session, request.incarnation)
+        self._commit(session, request.base, request.committed)
+        began = self._clock.monotonic()
+        asked, position = session.request, len(session.output)
+        tokens = session.prefix
+        ids: list[TokenId] = []
+        rows: list[SparseRow] = []
+        while len(ids) < request.k and len(tokens) <= self._capabilities.max_length:
+            seen = yield Want(session.line, tokens, first=len(tokens) - 1)
+            token, row = guess(
+                seen.logits[0], asked.parameters, verification=asked.verification, position=position + len(ids)
+            )
+            ids.append(token)
+            rows += [row] if row is not None else []
+            tokens.append(token)
+            if token in self._end_tokens:
+                break
+        session.output += ids  # the next round's base counts those that were accepted, and overwrites the rest
+        q = tuple(rows) if asked.verification is Verification.REJECTION else None
+        return Proposal(tuple(ids), q, self._clock.monotonic() - began)
+
+    def _score(self, request: ScoreTokens) -> Work[tuple[bool, ...]]:
+        session = self._sessions.find(request.session, request.incarnation)
+        self._commit(session, request.base, request.ids)
+        first = len(session.request.prompt) + request.base - 1
+        fed = session.prefix[:-1][: self._capabilities.max_length]
+        if len(fed) <= first or not request.ids:
+            return (False,) * len(request.ids)
+        seen = yield Want(session.line, fed, first=first)
+        parameters = session.request.parameters
+        guesses = [
+            guess(row, parameters, verification=Verification.COUPLED, position=request.base + at)[0]
+            for at, row in enumerate(seen.logits)
+        ]
+        return tuple(at < len(guesses) and guesses[at] == token for at, token in enumerate(request.ids))
+
+    def _commit(self, session: Session, base: int, ids: Sequence[TokenId]) -> None:
+        """The output is what it was up to `base`, then `ids`."""
+        if base > len(session.output):
+            raise DraftLost(f"the round begins at offset {base}; the draft has heard of {len(session.output)} tokens")
+        self._refuse_foreign(ids)
+        session.output[base:] = ids
+
+    def _refuse_foreign(self, ids: Sequence[TokenId]) -> None:
+        refuse_foreign_ids(ids, vocab_size=self._capabilities.vocab_size, parameter="prompt")
+
+
+async def _or_lost(work: Coroutine[Any, Any, Result]) -> Result:
+    try:
+        return await work
+    except DraftLost:
+        raise
+    except TandemError as error:
+        raise DraftLost(f"the draft cannot go on: {error}") from error

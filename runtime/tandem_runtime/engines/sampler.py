@@ -1,0 +1,306 @@
+"""Knows how rows of logits become verdicts and guesses, fast: the rules of the domain in numpy, over whole rows.
+
+Refuses to know models, sessions and batches. The specification is `domain.noise`, `domain.sampling` and
+`domain.verification`; this module must equal it, and tests hold it to that. Three things are quicker here. Noise is a
+whole array of uint64 words, with mix(token) kept per vocabulary. Rows beyond the first rejection are not looked at. And
+only tokens that can matter are sorted, or get a logarithm:
+
+    top-k     those not below the k-th largest logit
+    top-p     those with weight above (1 - top_p) / 2 of the mean: all others together weigh less than 1 - top_p
+    coupled   those with a lucky word (one in 16, g > 2.74), and those that beat the likeliest token without one
+
+Logits may be of any float type; all arithmetic is float64.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from tandem_runtime.domain.errors import BadRequest, NotANumber
+from tandem_runtime.domain.noise import Salt, gumbel, key, uniform_at
+from tandem_runtime.domain.tokens import (
+    Proposal,
+    SamplingParameters,
+    SparseRow,
+    TokenId,
+    TokenLogprob,
+    Verification,
+)
+from tandem_runtime.domain.verification import Verified
+from tandem_runtime.ports import Logits
+
+__all__ = [
+    "PERTURBED",
+    "SPARSE",
+    "Law",
+    "coupled_choice",
+    "distribution",
+    "draw",
+    "guess",
+    "noise_bits",
+    "report_logprob",
+    "verify",
+]
+
+Floats = npt.NDArray[np.float64]
+Ids = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+
+PERTURBED = 4096
+"""How many of its likeliest tokens a coupled draft perturbs. Only acceptance depends on it, never the text. Fewer would
+cost acceptance: of a small target with a vocabulary of 1024, 7 % of the mass at T = 1 lies beyond the 64 likeliest
+tokens and 0.6 % beyond 256."""
+
+LUCKY_WORD, LUCKY_GUMBEL = np.uint64(15 << 60), 2.75
+"""Words below the first, which is u = 15/16, have a Gumbel number of 2.7405 at most: below the second."""
+
+SPARSE = 32
+"""How many entries of q a draft samples from, and sends, in rejection mode: 1 KB for K = 4."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Law:
+    """The tokens that can come, `ids` [n] ascending, and their `probabilities` [n], which add up to 1."""
+
+    ids: Ids
+    probabilities: Floats
+
+    def of(self, token: TokenId) -> float:
+        at = int(np.searchsorted(self.ids, token))
+        return float(self.probabilities[at]) if at < len(self.ids) and self.ids[at] == token else 0.0
+
+
+def distribution(logits: Logits, parameters: SamplingParameters) -> Law:
+    """The law of the next token after all processors. `logits` [vocab]; raises NotANumber on NaN, +inf, all -inf."""
+    row = _biased(logits, parameters)
+    if parameters.temperature == 0:
+        return Law(np.array([row.argmax()]), np.ones(1))
+    return _law(row, parameters)
+
+
+def coupled_choice(logits: Logits, parameters: SamplingParameters, position: int) -> TokenId:
+    """The token at `position` under the shared noise: argmax over the support of logit / T + g, lowest id on ties."""
+    row = _biased(logits, parameters)
+    if parameters.temperature == 0:
+        return int(row.argmax())
+    if _is_unfiltered(parameters):
+        return _lucky_argmax(row, parameters, position)
+    return _perturbed_argmax(row, _law(row, parameters).ids, parameters, position)
+
+
+def verify(
+    logits: Logits, proposal: Proposal, parameters: SamplingParameters, *, verification: Verification, offset: int
+) -> Verified:
+    """Judge a proposal. `logits` [K + 1, vocab] stand after each prefix of it; `offset` is that of its first token.
+
+    Raises NotANumber, and BadRequest where a proposed token has no probability in the q that came with it.
+    """
+    if verification is Verification.COUPLED:
+        return _verify_coupled(logits, proposal.ids, parameters, offset)
+    return _verify_rejection(logits, proposal, parameters, offset)
+
+
+def guess(
+    logits: Logits, parameters: SamplingParameters, *, verification: Verification, position: int
+) -> tuple[TokenId, SparseRow | None]:
+    """A draft's token after `logits` [vocab], and in rejection mode what it was drawn from.
+
+    Coupled: the argmax of the `PERTURBED` likeliest tokens under the shared noise. Rejection: a draw from the `SPARSE`
+    likeliest, renormalised and rounded to float32 first, so that the law of the draw is the law that is sent.
+    """
+    if verification is Verification.COUPLED:
+        return _coupled_guess(logits, parameters, position), None
+    law = _likeliest(distribution(logits, parameters), SPARSE)
+    rounded = law.probabilities.astype(np.float32)
+    u = uniform_at(parameters.seed, parameters.choice, Salt.DRAFT, position)
+    token = draw(Law(law.ids, rounded.astype(np.float64)), u)
+    return token, SparseRow(tuple(law.ids.tolist()), tuple(rounded.tolist()))
+
+
+def report_logprob(logits: Logits, token: TokenId, *, alternatives: int) -> TokenLogprob:
+    """log softmax of the raw `logits` [vocab] at `token` and at the likeliest `alternatives`, likeliest first."""
+    row = logits.astype(np.float64)
+    peak = row.max()
+    logs = row - (peak + np.log(np.exp(row - peak).sum()))
+    top = _first_ranked(row, alternatives)
+    return TokenLogprob(float(logs[token]), tuple(zip(top.tolist(), logs[top].tolist(), strict=True)))
+
+
+def draw(law: Law, u: float) -> TokenId:
+    """The token where the running sum first exceeds u times the total."""
+    running = np.cumsum(law.probabilities)
+    at = int(np.searchsorted(running, u * running[-1], side="right"))
+    return int(law.ids[min(at, len(law.ids) - 1)])
+
+
+def noise_bits(position_key: int, tokens: Ids, *, vocab_size: int) -> Words:
+    """`domain.noise.bits` of many tokens."""
+    return _mixed(np.uint64(position_key) ^ _mixed_tokens(vocab_size)[tokens])
+
+
+def _verify_coupled(
+    logits: Logits, proposed: Sequence[TokenId], parameters: SamplingParameters, offset: int
+) -> Verified:
+    for accepted, token in enumerate(proposed):
+        choice = coupled_choice(logits[accepted], parameters, offset + accepted)
+        if choice != token:
+            return Verified(accepted, choice)
+    return Verified(len(proposed), coupled_choice(logits[len(proposed)], parameters, offset + len(proposed)))
+
+
+def _verify_rejection(logits: Logits, proposal: Proposal, parameters: SamplingParameters, offset: int) -> Verified:
+    for accepted, token in enumerate(proposal.ids):
+        p, q = distribution(logits[accepted], parameters), _offered(proposal, accepted)
+        offered = q.of(token)
+        if not offered > 0:
+            raise BadRequest(
+                f"token {token} was proposed at position {accepted} with probability {offered}; "
+                "send the law that it was drawn from",
+                parameter=f"proposal.q[{accepted}]",
+            )
+        if _uniform(parameters, Salt.ACCEPT, offset + accepted) * offered >= p.of(token):
+            return Verified(accepted, draw(_residual(p, q), _uniform(parameters, Salt.RESIDUAL, offset + accepted)))
+    accepted = len(proposal.ids)
+    p = distribution(logits[accepted], parameters)
+    return Verified(accepted, draw(p, _uniform(parameters, Salt.RESIDUAL, offset + accepted)))
+
+
+def _offered(proposal: Proposal, position: int) -> Law:
+    """q at one position, as it came over the wire."""
+    if proposal.q is None or position >= len(proposal.q):
+        raise BadRequest(
+            f"a proposal of {len(proposal.ids)} tokens in rejection mode needs as many rows of q",
+            parameter="proposal.q",
+        )
+    row = proposal.q[position]
+    ids, probabilities = np.asarray(row.ids, np.int64), np.asarray(row.probabilities, np.float64)
+    order = np.argsort(ids)
+    return Law(ids[order], probabilities[order])
+
+
+def _residual(p: Law, q: Law) -> Law:
+    """max(p - q, 0), not renormalised, since a draw takes weights; p itself where nothing is left."""
+    left = p.probabilities.copy()
+    at = np.minimum(np.searchsorted(p.ids, q.ids), len(p.ids) - 1)
+    shared = p.ids[at] == q.ids
+    left[at[shared]] -= q.probabilities[shared]
+    kept = left > 0
+    return Law(p.ids[kept], left[kept]) if kept.any() else p
+
+
+def _uniform(parameters: SamplingParameters, salt: Salt, position: int) -> float:
+    return uniform_at(parameters.seed, parameters.choice, salt, position)
+
+
+def _coupled_guess(logits: Logits, parameters: SamplingParameters, position: int) -> TokenId:
+    if len(logits) <= PERTURBED or parameters.temperature == 0 or not _is_unfiltered(parameters):
+        return coupled_choice(logits, parameters, position)
+    row = _biased(logits, parameters)
+    likeliest = np.sort(np.argpartition(row, -PERTURBED)[-PERTURBED:])
+    return _perturbed_argmax(row, likeliest, parameters, position)
+
+
+def _is_unfiltered(parameters: SamplingParameters) -> bool:
+    return not parameters.top_k and parameters.top_p >= 1 and parameters.min_p <= 0
+
+
+def _lucky_argmax(row: Floats, parameters: SamplingParameters, position: int) -> TokenId:
+    """The perturbed argmax over a whole row, with logarithms for one token in 16 and a few more."""
+    position_key = key(parameters.seed, parameters.choice, Salt.COUPLED, position)
+    words = _mixed(_mixed_tokens(len(row)) ^ np.uint64(position_key))
+    scores = row / parameters.temperature
+    likeliest = int(row.argmax())
+    beaten = scores[likeliest] + gumbel(int(words[likeliest]))
+    near = np.flatnonzero((words >= LUCKY_WORD) | (scores > beaten - LUCKY_GUMBEL))
+    return int(near[(scores[near] + _gumbels(words[near])).argmax()])
+
+
+def _perturbed_argmax(row: Floats, support: Ids, parameters: SamplingParameters, position: int) -> TokenId:
+    position_key = key(parameters.seed, parameters.choice, Salt.COUPLED, position)
+    words = noise_bits(position_key, support, vocab_size=len(row))
+    return int(support[(row[support] / parameters.temperature + _gumbels(words)).argmax()])
+
+
+def _gumbels(words: Words) -> Floats:
+    u = ((words >> np.uint64(12)).astype(np.float64) + 0.5) / (1 << 52)
+    numbers: Floats = -np.log(-np.log(u))
+    return numbers
+
+
+def _biased(logits: Logits, parameters: SamplingParameters) -> Floats:
+    row = logits.astype(np.float64)
+    for token, bias in parameters.logit_bias:
+        row[token] += bias
+    peak = row.max()
+    if not peak < np.inf:  # NaN wins a maximum, so this catches both
+        raise NotANumber("the model's logits hold NaN or +inf; the request fails rather than guess a token")
+    if peak == -np.inf:
+        raise NotANumber("the model's logits are -inf for every token; nothing can be drawn")
+    return row
+
+
+def _law(row: Floats, parameters: SamplingParameters) -> Law:
+    weights = np.exp((row - row.max()) / parameters.temperature)
+    if parameters.top_k or parameters.top_p < 1:
+        kept = _ranked_filters(row, weights, parameters)
+        kept = kept[weights[kept] >= parameters.min_p * weights[kept[0]]]
+        kept.sort()
+    else:
+        kept = np.flatnonzero((weights > 0) & (weights >= parameters.min_p))
+    return Law(kept, weights[kept] / weights[kept].sum())
+
+
+def _ranked_filters(row: Floats, weights: Floats, parameters: SamplingParameters) -> Ids:
+    """What top-k and top-p keep, likeliest first."""
+    ranked = _first_ranked(row, parameters.top_k) if parameters.top_k else _heavy(row, weights, parameters.top_p)
+    ranked = ranked[weights[ranked] > 0]
+    if parameters.top_p >= 1:
+        return ranked
+    total = weights[ranked].sum() if parameters.top_k else weights.sum()
+    running = np.cumsum(weights[ranked])
+    count = 1 + int(np.searchsorted(running, parameters.top_p * total, side="left"))
+    return ranked[:count]
+
+
+def _heavy(row: Floats, weights: Floats, top_p: float) -> Ids:
+    """The tokens that top-p can keep, likeliest first."""
+    floor = 0.5 * (1 - top_p) * weights.sum() / len(weights)
+    candidates = np.flatnonzero(weights > floor)
+    return candidates[np.argsort(-row[candidates], kind="stable")]
+
+
+def _first_ranked(row: Floats, count: int) -> Ids:
+    """The `count` highest of `row`, highest first, ties by the lower id."""
+    if count <= 0:
+        return np.empty(0, np.int64)
+    if count >= len(row):
+        return np.argsort(-row, kind="stable")
+    candidates = np.flatnonzero(row >= np.partition(row, len(row) - count)[len(row) - count])
+    return candidates[np.argsort(-row[candidates], kind="stable")][:count]
+
+
+def _likeliest(law: Law, count: int) -> Law:
+    """The `count` likeliest tokens of a law, renormalised."""
+    if len(law.ids) <= count:
+        return law
+    kept = np.sort(_first_ranked(law.probabilities, count))
+    return Law(law.ids[kept], law.probabilities[kept] / law.probabilities[kept].sum())
+
+
+def _mixed(words: Words) -> Words:
+    """`domain.noise.mix` of many words, in their own place; uint64 arithmetic wraps as the definition asks."""
+    words += np.uint64(0x9E3779B97F4A7C15)
+    words ^= words >> np.uint64(30)
+    words *= np.uint64(0xBF58476D1CE4E5B9)
+    words ^= words >> np.uint64(27)
+    words *= np.uint64(0x94D049BB133111EB)
+    words ^= words >> np.uint64(31)
+    return words
+
+
+@lru_cache(maxsize=8)
+def _mixed_tokens(vocab_size: int) -> Words:
+    return _mixed(np.arange(vocab_size, dtype=np.uint64))

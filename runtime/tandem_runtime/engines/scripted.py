@@ -1,0 +1,144 @@
+"""Knows models that are plain functions from a prefix of token ids to logits: for tests, examples and benchmarks.
+
+Refuses to know arithmetic on tensors, and text.
+
+A scripted model is a real `StepModel`: it keeps what each slot holds and answers from that alone, so that a stale or a
+missing KV row changes the answer. Its rows are computed one by one, so it is `Bitwise`.
+
+Named on the command line as `scripted:package.module:function`, where the function takes a tuple of ids and returns one
+logit per token of the vocabulary. With `,acceptance=0.7` behind it the model agrees with that function on 70 % of all
+prefixes, chosen by hash, and prefers another token on the others: a draft for it with a known acceptance at T = 0.
+"""
+
+import hashlib
+import importlib
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from tandem_runtime.domain.errors import ModelRefused, Overloaded
+from tandem_runtime.domain.tokens import TokenId
+from tandem_runtime.ports import Logits, Row
+
+__all__ = [
+    "SCHEME",
+    "Script",
+    "ScriptedModel",
+    "agreeing",
+    "chain_logits",
+    "lame_chain_logits",
+    "load_scripted_model",
+]
+
+Script: TypeAlias = Callable[[tuple[TokenId, ...]], Sequence[float] | Logits]
+
+SCHEME = "scripted:"
+
+
+class ScriptedModel:
+    """`ports.StepModel` over a function. `max_length` and `max_sessions` are its only limits."""
+
+    determinism = "Bitwise"
+
+    def __init__(self, script: Script, *, max_length: int = 4096, max_sessions: int = 64) -> None:
+        self._script = script
+        self._max_length = max_length
+        self._max_sessions = max_sessions
+        self._vocab_size = len(script((0,)))
+        self._free = list(reversed(range(max_sessions)))
+        self._held: dict[int, list[TokenId]] = {}
+
+    @property
+    def vocab_size(self) -> int:
+        return self._vocab_size
+
+    @property
+    def max_length(self) -> int:
+        return self._max_length
+
+    @property
+    def kv_used(self) -> float:
+        return sum(map(len, self._held.values())) / (self._max_sessions * self._max_length)
+
+    def allocate(self) -> int:
+        if not self._free:
+            raise Overloaded(f"all {self._max_sessions} sessions of this engine are taken; try again later")
+        slot = self._free.pop()
+        self._held[slot] = []
+        return slot
+
+    def forward(self, rows: Sequence[Row]) -> list[Logits]:
+        return [self._row(row) for row in rows]
+
+    def release(self, slot: int) -> None:
+        del self._held[slot]
+        self._free.append(slot)
+
+    def _row(self, row: Row) -> Logits:
+        held = self._held[row.slot]
+        assert row.start <= len(held), "a row begins where its slot has nothing"
+        held[row.start :] = row.tokens
+        ends = range(len(held) - row.outputs + 1, len(held) + 1)
+        logits = [np.asarray(self._script(tuple(held[:end])), np.float64) for end in ends]
+        return np.array(logits).reshape(row.outputs, self._vocab_size)
+
+
+def load_scripted_model(name: str, *, max_length: int = 4096, max_sessions: int = 64) -> ScriptedModel:
+    """The model that `scripted:package.module:function[,acceptance=SHARE]` names. Raises ModelRefused."""
+    return ScriptedModel(_script(name), max_length=max_length, max_sessions=max_sessions)
+
+
+def chain_logits(prefix: tuple[TokenId, ...]) -> list[float]:
+    """Vocabulary 0 to 6; prefers (3 + sum over i of ((i mod 5) + 1)(t_i + 1)) mod 7: [1] goes on 5 3 1 2 3 0 2 4."""
+    return _one_of_seven(_chain(prefix))
+
+
+def lame_chain_logits(prefix: tuple[TokenId, ...]) -> list[float]:
+    """As `chain_logits`, but one token further on where the prefix length is a multiple of 3."""
+    return _one_of_seven((_chain(prefix) + (len(prefix) % 3 == 0)) % 7)
+
+
+def agreeing(script: Script, *, acceptance: float) -> Script:
+    """`script` on a share `acceptance` of the prefixes; on the others its logits moved on by one token."""
+
+    def draft(prefix: tuple[TokenId, ...]) -> Logits:
+        logits = np.asarray(script(prefix), np.float64)
+        return logits if _share(prefix) < acceptance else np.roll(logits, 1)
+
+    return draft
+
+
+def _chain(prefix: tuple[TokenId, ...]) -> int:
+    return (3 + sum((i % 5 + 1) * (token + 1) for i, token in enumerate(prefix))) % 7
+
+
+def _one_of_seven(token: int) -> list[float]:
+    return [8.0 if candidate == token else 0.0 for candidate in range(7)]
+
+
+def _share(prefix: tuple[TokenId, ...]) -> float:
+    """A number in [0, 1) that depends on the whole prefix."""
+    digest = hashlib.sha256(",".join(map(str, prefix)).encode()).digest()
+    return int.from_bytes(digest[:8]) / 2**64
+
+
+def _script(name: str) -> Script:
+    path, _, option = name.removeprefix(SCHEME).partition(",")
+    module_name, _, function_name = path.partition(":")
+    try:
+        script: Script = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ModelRefused(f"--model {name}: {error}; write {SCHEME}package.module:function") from error
+    return agreeing(script, acceptance=_acceptance(name, option)) if option else script
+
+
+def _acceptance(name: str, option: str) -> float:
+    key, _, value = option.partition("=")
+    try:
+        share = float(value)
+    except ValueError:
+        share = -1.0
+    if key != "acceptance" or not 0 <= share <= 1:
+        raise ModelRefused(f"--model {name}: the option is {option!r}; write acceptance=SHARE with a share from 0 to 1")
+    return share

@@ -1,0 +1,163 @@
+"""Knows a target as the driver sees it: sessions whose proposals are judged, round by round or in a run of its own.
+
+Refuses to know the wire, deadlines, and what model stands behind the steps.
+
+A session moves only on the model's thread. Its state is the prompt, the committed output, and the verdict of the last
+verified round: the same round again returns that verdict, so that a caller who lost a reply may ask once more (with
+another proposal it is not the same round, and is stale). A run
+commits tokens that its reader may never see, since the step under way goes on when the reader leaves; so a later round
+may begin at any offset within the run, and what the run made beyond it is taken back. Any other offset is stale.
+
+A proposed id outside the vocabulary has no probability here: it is judged like any other and rejected. Its place in the
+forward pass is taken by id 0, which changes nothing, because nothing after a rejection is looked at.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import TypeVar
+
+from tandem_runtime.domain.errors import BadRequest, SessionLost, StaleOffset, TargetLost
+from tandem_runtime.domain.tokens import (
+    Capabilities,
+    Opened,
+    OpenSession,
+    Proposal,
+    RunRounds,
+    SessionId,
+    TokenId,
+    TokenLogprob,
+    Verdict,
+    VerifyRound,
+)
+from tandem_runtime.engines.sampler import report_logprob, verify
+from tandem_runtime.engines.sessions import EngineFacts, Session, Sessions, refuse_foreign_ids
+from tandem_runtime.engines.step_loop import CHUNK_TOKENS, Emit, StepLoop, Want, Work
+from tandem_runtime.ports import Clock, Logits, StepModel
+
+__all__ = ["BatchedTarget"]
+
+Self = TypeVar("Self", bound="BatchedTarget")
+
+
+class BatchedTarget:
+    """`ports.TargetEngine` over any `StepModel`. A context manager: inside it the model's thread runs."""
+
+    def __init__(self, model: StepModel, facts: EngineFacts, *, clock: Clock, chunk_tokens: int = CHUNK_TOKENS) -> None:
+        self._capabilities = facts.capabilities(model)
+        self._end_tokens = facts.end_tokens
+        self._loop = StepLoop(model, clock=clock, lost=TargetLost, chunk_tokens=chunk_tokens)
+        self._sessions = Sessions(model, self._loop, incarnation=facts.incarnation, forgotten=SessionLost)
+
+    def __enter__(self: Self) -> Self:
+        self._loop.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.stop()
+
+    async def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    async def open(self, request: OpenSession) -> Opened:
+        """Raises BadRequest for a session that this model can never serve, Overloaded when every slot is taken."""
+        self._refuse(request)
+        return await self._sessions.admit(request)
+
+    async def verify(self, request: VerifyRound) -> Verdict:
+        return await self._loop.submit(request.session, self._verify(request))
+
+    def run(self, request: RunRounds) -> AsyncIterator[Verdict]:
+        return self._loop.stream(request.session, lambda emit: self._run(request, emit))
+
+    async def close(self, session: SessionId) -> None:
+        await self._sessions.drop(session)
+
+    def _refuse(self, request: OpenSession) -> None:
+        limit, vocab = self._capabilities.max_length, self._capabilities.vocab_size
+        length = len(request.prompt)
+        if length == 0:
+            raise BadRequest("the prompt is empty; send at least one token", parameter="prompt")
+        if length > limit:
+            raise BadRequest(
+                f"the prompt has {length} tokens; this model holds {limit} with the answer", parameter="prompt"
+            )
+        if length + request.max_tokens > limit:
+            raise BadRequest(
+                f"max_tokens is {request.max_tokens} and the prompt has {length} tokens; this model holds {limit} in "
+                f"all: ask for {limit - length} at most",
+                parameter="max_tokens",
+            )
+        refuse_foreign_ids((*request.prompt, *request.output), vocab_size=vocab, parameter="prompt")
+        biased = [token for token, _ in request.parameters.logit_bias]
+        refuse_foreign_ids(biased, vocab_size=vocab, parameter="logit_bias")
+
+    def _verify(self, request: VerifyRound) -> Work[Verdict]:
+        session = self._sessions.find(request.session, request.incarnation)
+        if session.last is not None and session.last[0].round == request.round:
+            return _replayed(*session.last, request)
+        _begin_at(session, request.offset)
+        verdict = yield from self._round(session, request.round, request.proposal)
+        session.last, session.floor = (request, verdict), len(session.output)
+        return verdict
+
+    def _run(self, request: RunRounds, emit: Emit[Verdict]) -> Work[None]:
+        session = self._sessions.find(request.session, request.incarnation)
+        _begin_at(session, request.offset)
+        session.last = None
+        for step in range(request.max_tokens):
+            verdict = yield from self._round(session, request.round + step, Proposal())
+            emit(verdict)
+            if verdict.token in self._end_tokens:
+                return
+
+    def _round(self, session: Session, number: int, proposal: Proposal) -> Work[Verdict]:
+        """One round: forward, judge, commit."""
+        prefix, offset = session.prefix, len(session.output)
+        self._refuse_overflow(len(prefix), len(proposal.ids))
+        tokens = prefix + self._harmless(proposal.ids)
+        seen = yield Want(session.line, tokens, first=len(prefix) - 1)
+        asked = session.request
+        verified = verify(seen.logits, proposal, asked.parameters, verification=asked.verification, offset=offset)
+        emitted = [*proposal.ids[: verified.accepted], verified.token]
+        session.output += emitted
+        return Verdict(
+            round=number,
+            offset=offset,
+            accepted=verified.accepted,
+            token=verified.token,
+            logprobs=_logprobs(seen.logits, emitted, asked.logprobs),
+            queue_seconds=seen.queue_seconds,
+            forward_seconds=seen.forward_seconds,
+            kv_used=seen.kv_used,
+        )
+
+    def _harmless(self, ids: Sequence[TokenId]) -> list[TokenId]:
+        return [token if 0 <= token < self._capabilities.vocab_size else 0 for token in ids]
+
+    def _refuse_overflow(self, length: int, proposed: int) -> None:
+        limit = self._capabilities.max_length
+        if length + proposed > limit:
+            raise BadRequest(f"{length} tokens and a proposal of {proposed} exceed this model's {limit}")
+
+
+def _replayed(first: VerifyRound, verdict: Verdict, again: VerifyRound) -> Verdict:
+    """The stored verdict, if it is about what is asked."""
+    if (first.offset, first.proposal.ids) != (again.offset, again.proposal.ids):
+        raise StaleOffset(f"round {again.round} was about another proposal, at offset {first.offset}")
+    return verdict
+
+
+def _begin_at(session: Session, offset: int) -> None:
+    """Take back what a run made beyond `offset`. Raises StaleOffset where nothing may be taken back or is missing."""
+    committed = len(session.output)
+    if not session.floor <= offset <= committed:
+        raise StaleOffset(f"the round begins at offset {offset}; the session has committed {committed} tokens")
+    del session.output[offset:]
+    session.floor = offset
+
+
+def _logprobs(logits: Logits, emitted: Sequence[TokenId], alternatives: int | None) -> tuple[TokenLogprob, ...] | None:
+    if alternatives is None:
+        return None
+    return tuple(
+        report_logprob(row, token, alternatives=alternatives) for row, token in zip(logits, emitted, strict=False)
+    )

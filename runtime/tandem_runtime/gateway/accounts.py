@@ -1,0 +1,136 @@
+"""Knows where everything about one request is counted: its own report, the evidence, the metrics.
+
+Refuses to decide anything, and to see text.
+
+An account outlives a change of policy and of target: a request keeps the stratum under which it began, and each round
+counts in the slot of the pod that ran it, under the policy of its moment.
+"""
+
+from dataclasses import dataclass
+
+from tandem_runtime.domain.evidence import Arm, Ledger, SlotKey, Stratum, StratumKey, first_token_bin
+from tandem_runtime.domain.policy import OwnWish, PairRevision, Policy, SpeculationState
+from tandem_runtime.domain.routing import bucket_of
+from tandem_runtime.domain.slots import counted_slot, is_off, slot_number
+from tandem_runtime.domain.tokens import Round, Verification
+from tandem_runtime.gateway.replies import SpeculationReport
+from tandem_runtime.policy import PolicyInForce
+from tandem_runtime.telemetry import Metrics
+
+ANSWERED = (200, 499)
+"""Statuses of requests that were served as well as their callers let them be."""
+
+
+def arm_at(policy: Policy, pod: str, *, wall: float) -> Arm:
+    """The arm of a target pod at `wall`, the same in every gateway."""
+    if policy.speculation.state is SpeculationState.OFF:
+        return Arm.OFF
+    control = policy.control
+    slot = slot_number(wall, control.slot_seconds)
+    return Arm.OFF if is_off(pod, slot, policy.salt, control.off_percent) else Arm.ON
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What was chosen for a request when it began."""
+
+    policy: Policy
+    revision: PairRevision
+    unit: str
+    wish: OwnWish
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPlace:
+    """Where a round ran: on which target pod, whether a draft was at hand, and whether both pods had warmed up."""
+
+    pod: str
+    has_draft: bool
+    warm: bool
+
+
+class Account:
+    """The counters of one request over all its choices."""
+
+    def __init__(self, assignment: Assignment, in_force: PolicyInForce, *, ledger: Ledger, metrics: Metrics) -> None:
+        self._assignment = assignment
+        self._in_force = in_force
+        self._metrics = metrics
+        self._ledger = ledger
+        self._stratum: Stratum = ledger.stratum(StratumKey(assignment.policy.number, assignment.revision.name))
+        self._bucket = bucket_of(assignment.unit)
+        self._speculated = False
+        self._arm = Arm.OFF
+        self._rounds = self._proposed = self._accepted = self._rejections = 0
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force now."""
+        return self._in_force.policy or self._assignment.policy
+
+    @property
+    def revision(self) -> PairRevision:
+        """The request's revision as the policy in force has it; a retired one stays as it was."""
+        began = self._assignment.revision
+        return self.policy.revision(began.name) or began
+
+    def add_round(self, round: Round, place: RoundPlace) -> None:
+        self._rounds += 1
+        self._proposed += round.proposed
+        self._accepted += round.accepted
+        self._rejections += round.examined - round.accepted
+        self._arm = arm_at(self.policy, place.pod, wall=round.started)
+        self._metrics.add_round(round, revision=self.revision.name, arm=self._arm)
+        if place.warm and not self._assignment.wish.steers:
+            self._add_to_stratum(round)
+            self._add_to_slot(round, place)
+
+    def _add_to_stratum(self, round: Round) -> None:
+        self._stratum.add(round, bucket=self._bucket)
+        if round.proposed and not self._speculated:
+            self._speculated = True
+            self._stratum.bucket_requests[self._bucket] += 1
+
+    def _add_to_slot(self, round: Round, place: RoundPlace) -> None:
+        """A session that may not speculate in an on slot proves nothing about either arm, so it counts in none."""
+        policy = self.policy
+        slot_seconds = policy.control.slot_seconds
+        slot = counted_slot(round.started, round.ended, slot_seconds)
+        is_off_for_all = policy.speculation.state is SpeculationState.OFF
+        may_speculate = place.has_draft and self.revision.speculate
+        if slot is None or round.prefill or not (may_speculate or is_off_for_all):
+            return
+        key = SlotKey(place.pod, self.revision.target, slot, self._arm, policy.number, self.revision.name)
+        ends_at = float((slot + 1) * slot_seconds)
+        self._ledger.add_decode(key, ends_at=ends_at, tokens=round.emitted, seconds=round.seconds)
+
+    def add_first_token(self, seconds: float, *, warm: bool) -> None:
+        self._metrics.add_first_token(seconds, revision=self.revision.name, arm=self._arm)
+        if warm and not self._assignment.wish.steers:
+            self._stratum.first_token[first_token_bin(seconds)] += 1
+
+    def add_shadow(self, revision: PairRevision, *, matched: int, examined: int) -> None:
+        """What `revision`'s draft would have proposed of this request's tokens."""
+        stratum = self._ledger.stratum(StratumKey(self._assignment.policy.number, revision.name))
+        stratum.shadow_matched[self._bucket] += matched
+        stratum.shadow_examined[self._bucket] += examined
+
+    def end(self, status: int, *, is_ours: bool = False) -> None:
+        """The request's end, by HTTP status. What the caller got wrong was never a request of the revision."""
+        self._metrics.add_request(status, revision=self.revision.name, arm=self._arm)
+        if is_ours or status in ANSWERED:
+            self._stratum.requests += 1
+            self._stratum.errors += is_ours
+
+    def report(self, *, verification: Verification, seed: int) -> SpeculationReport:
+        """What the reply says; `arm` is that of the last round."""
+        return {
+            "revision": self.revision.name,
+            "arm": "on" if self._arm is Arm.ON else "off",
+            "verification": verification.value,
+            "seed": seed,
+            "rounds": self._rounds,
+            "proposed": self._proposed,
+            "accepted": self._accepted,
+            "rejections": self._rejections,
+        }

@@ -1,0 +1,158 @@
+"""Knows the gateway's HTTP: an allow-list of paths, how a body is read, and who may ask.
+
+Refuses to know engines, how replies are written, and which failure has which status.
+"""
+
+import json
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from tandem_runtime.domain.errors import BadRequest, TandemError
+from tandem_runtime.gateway.delivery import Call, StreamedReply, failure_reply, plain_reply, report_failure
+from tandem_runtime.gateway.failures import BodyTooLarge
+from tandem_runtime.gateway.intake import Ask, read_chat, read_completion
+from tandem_runtime.gateway.keys import ApiKeys
+from tandem_runtime.gateway.present import ChatPresenter, Head, Presenter, TextPresenter
+from tandem_runtime.gateway.schema import ChatRequest, CompletionRequest
+from tandem_runtime.gateway.serving import Gateway
+from tandem_runtime.gateway.status import describe_speculation
+
+SESSION_HEADER = "x-tandem-session"
+CHANCE_BITS = 64
+
+Parsed = TypeVar("Parsed", bound=BaseModel)
+
+
+class Api:
+    """The routes over one gateway. `keys` absent: everyone may ask."""
+
+    def __init__(self, gateway: Gateway, *, keys: ApiKeys | None = None) -> None:
+        self._gateway = gateway
+        self._keys = keys
+
+    def app(self) -> Starlette:
+        routes = [
+            Route("/v1/chat/completions", self._chat, methods=["POST"]),
+            Route("/v1/completions", self._completion, methods=["POST"]),
+            Route("/v1/models", self._models, methods=["GET"]),
+            Route("/v1/speculation", self._speculation, methods=["GET"]),
+            Route("/health", self._health, methods=["GET"]),
+            Route("/ready", self._ready, methods=["GET"]),
+        ]
+        handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = dict.fromkeys(
+            (HTTPException, TandemError, Exception), _failed
+        )
+        app = Starlette(routes=routes, exception_handlers=handlers)
+        app.router.redirect_slashes = False  # an allow-list: `/v1/models/` is another path
+        return app
+
+    async def _chat(self, request: Request) -> Response:
+        return await self._serve(request, self._read_chat)
+
+    async def _completion(self, request: Request) -> Response:
+        return await self._serve(request, self._read_completion)
+
+    async def _models(self, request: Request) -> Response:
+        self._authorize(request)
+        policy = self._gateway.in_force.policy
+        names = [] if policy is None else [policy.served_model_name]
+        cards = [{"id": name, "object": "model", "created": self._now(), "owned_by": "tandem"} for name in names]
+        return JSONResponse({"object": "list", "data": cards})
+
+    async def _speculation(self, request: Request) -> Response:
+        self._authorize(request)
+        return JSONResponse(describe_speculation(self._gateway))
+
+    async def _health(self, _: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def _ready(self, _: Request) -> Response:
+        ready = self._gateway.ready
+        return JSONResponse({"ready": ready}, status_code=200 if ready else 503)
+
+    async def _serve(self, request: Request, read: Callable[[Request], Awaitable[Call]]) -> Response:
+        try:
+            call = await read(request)
+        except Exception as error:
+            failure = report_failure(error)
+            self._gateway.books.metrics.add_request(failure.status)
+            return failure_reply(failure)
+        if call.stream:
+            return StreamedReply(self._gateway, call)
+        return await plain_reply(self._gateway, call, request.receive)
+
+    async def _read_chat(self, request: Request) -> Call:
+        parsed = await self._parse(request, ChatRequest)
+        ask = read_chat(parsed, self._gateway.tokenizer, chance=secrets.randbits(CHANCE_BITS))
+        head = self._head("chatcmpl-", parsed)
+        return self._call(request, parsed, ask, ChatPresenter(head, self._token_text))
+
+    async def _read_completion(self, request: Request) -> Call:
+        parsed = await self._parse(request, CompletionRequest)
+        ask = read_completion(parsed, self._gateway.tokenizer, chance=secrets.randbits(CHANCE_BITS))
+        head = self._head("cmpl-", parsed)
+        return self._call(request, parsed, ask, TextPresenter(head, self._token_text))
+
+    async def _parse(self, request: Request, shape: type[Parsed]) -> Parsed:
+        self._authorize(request)
+        body = await self._read_body(request)
+        try:
+            fields = json.loads(body, parse_constant=_refuse_constant)
+        except ValueError as error:
+            raise BadRequest(f"the body is not JSON: {error}") from error
+        return shape.model_validate(fields)
+
+    async def _read_body(self, request: Request) -> bytes:
+        most = self._gateway.limits.body_bytes
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > most:
+                raise BodyTooLarge(f"the body is longer than {most} bytes; send less text at once")
+        return bytes(body)
+
+    def _head(self, prefix: str, parsed: ChatRequest | CompletionRequest) -> Head:
+        return Head(
+            id=prefix + secrets.token_hex(12),
+            created=self._now(),
+            model=parsed.model,
+            usage_asked=bool(parsed.stream) and parsed.wants_usage,
+            logprobs_asked=parsed.logprobs is not None and parsed.logprobs is not False,
+        )
+
+    def _call(self, request: Request, parsed: ChatRequest | CompletionRequest, ask: Ask, presenter: Presenter) -> Call:
+        return Call(
+            id=presenter.head.id,
+            ask=ask,
+            presenter=presenter,
+            stream=bool(parsed.stream),
+            wants_usage=parsed.wants_usage,
+            session_key=request.headers.get(SESSION_HEADER),
+        )
+
+    def _authorize(self, request: Request) -> None:
+        if self._keys is not None:
+            self._keys.tenant(request.headers.get("authorization"))
+
+    def _token_text(self, token: int) -> str:
+        return self._gateway.tokenizer.decode((token,))
+
+    def _now(self) -> int:
+        return int(self._gateway.clock.wall())
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    return failure_reply(report_failure(error))
+
+
+def _refuse_constant(name: str) -> float:
+    """Python's reader takes NaN and Infinity, which JSON does not have."""
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,56 @@
+"""Knows which API keys open the gateway, and whose they are.
+
+Refuses to show them: keys are kept as SHA-256 digests, and no representation prints them.
+
+The file has one `tenant:key` per line; empty lines and lines that begin with `#` are skipped. A key is compared with
+every known one in constant time, so that neither a prefix nor a position can be learnt from how long it takes.
+"""
+
+import hashlib
+import hmac
+from pathlib import Path
+
+from tandem_runtime.domain.errors import SettingRefused
+from tandem_runtime.gateway.failures import Unauthorized
+
+_SCHEME = "bearer "
+
+
+class ApiKeys:
+    """The keys of one file. Raises SettingRefused, naming line and fault, if the file is wrong."""
+
+    def __init__(self, text: str, *, source: str) -> None:
+        self._tenants: tuple[tuple[str, bytes], ...] = tuple(
+            _read_line(line, where=f"{source}, line {number}")
+            for number, line in enumerate(text.splitlines(), start=1)
+            if line.strip() and not line.lstrip().startswith("#")
+        )
+        if not self._tenants:
+            raise SettingRefused(f"{source} holds no key; write one `tenant:key` per line, or leave --auth-file out")
+
+    @classmethod
+    def from_file(cls, path: Path) -> "ApiKeys":
+        try:
+            return cls(path.read_text(encoding="utf-8"), source=str(path))
+        except OSError as error:
+            raise SettingRefused(f"--auth-file {path} cannot be read: {error.strerror}") from error
+
+    def tenant(self, authorization: str | None) -> str:
+        """Whose key an Authorization header holds. Raises Unauthorized."""
+        if authorization is None or not authorization.lower().startswith(_SCHEME):
+            raise Unauthorized("send your API key as `Authorization: Bearer KEY`")
+        offered = hashlib.sha256(authorization[len(_SCHEME) :].strip().encode()).digest()
+        found: str | None = None
+        for tenant, digest in self._tenants:
+            if hmac.compare_digest(digest, offered):
+                found = tenant
+        if found is None:
+            raise Unauthorized("this API key is not known here")
+        return found
+
+
+def _read_line(line: str, *, where: str) -> tuple[str, bytes]:
+    tenant, colon, key = line.strip().partition(":")
+    if not (tenant and colon and key):
+        raise SettingRefused(f"{where} is not of the form `tenant:key`")
+    return tenant, hashlib.sha256(key.encode()).digest()

@@ -1,0 +1,228 @@
+"""Knows how what a session emits looks to a client of either endpoint: chunks, whole answers, usage.
+
+Refuses to know HTTP, time and sessions: ids and times are arguments.
+
+Order within a choice: the role first (chat), then text, the reason last. A chunk of several tokens carries the logprobs
+of all of them, also where its text is still held back. A stream ends with the usage in a chunk of its own, without
+choices, if the caller asked for it; what speculation did rides on the last chunk in either case.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from tandem_runtime.domain.commands import Emit
+from tandem_runtime.domain.tokens import FinishReason, TokenId, TokenLogprob
+from tandem_runtime.gateway.replies import (
+    AlternativeLogprob,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatLogprob,
+    ChatLogprobs,
+    Finish,
+    SpeculationReport,
+    TextChoice,
+    TextCompletion,
+    TextLogprobs,
+    Usage,
+)
+
+Chunk: TypeAlias = ChatChunk | TextCompletion
+Whole: TypeAlias = ChatCompletion | TextCompletion
+TokenText: TypeAlias = Callable[[TokenId], str]
+INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+
+
+@dataclass(slots=True)
+class Answer:
+    """One whole choice as it grows."""
+
+    text: str = ""
+    tokens: list[TokenId] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish: FinishReason | None = None
+
+    def add(self, emit: Emit) -> None:
+        self.text += emit.text
+        self.tokens += emit.tokens
+        self.logprobs += emit.logprobs or ()
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What every chunk repeats. `usage_asked` puts a null usage on all chunks but the last, as OpenAI does."""
+
+    id: str
+    created: int
+    model: str
+    usage_asked: bool = False
+    logprobs_asked: bool = False
+
+
+def count_usage(*, prompt_tokens: int, answers: Sequence[Answer]) -> Usage:
+    """A prompt counts once however many choices it has; all choices' tokens count, end tokens included."""
+    completion = sum(len(answer.tokens) for answer in answers)
+    return Usage(prompt_tokens=prompt_tokens, completion_tokens=completion, total_tokens=prompt_tokens + completion)
+
+
+class Presenter(ABC):
+    """One endpoint's shapes."""
+
+    def __init__(self, head: Head, token_text: TokenText) -> None:
+        self.head = head
+        self.token_text = token_text
+
+    @abstractmethod
+    def opening(self, index: int) -> Chunk | None:
+        """What comes before any text of a choice."""
+
+    @abstractmethod
+    def piece(self, index: int, emit: Emit, *, offset: int) -> Chunk | None:
+        """Text and logprobs; None while all text is held back and no logprobs are wanted. `offset` in characters."""
+
+    @abstractmethod
+    def closing(self, index: int, reason: FinishReason) -> Chunk:
+        """The reason, without text."""
+
+    @abstractmethod
+    def summary(self, usage: Usage) -> Chunk:
+        """The chunk without choices."""
+
+    @abstractmethod
+    def whole(self, answers: Sequence[Answer], usage: Usage, report: SpeculationReport) -> Whole:
+        """The plain answer."""
+
+
+class ChatPresenter(Presenter):
+    def opening(self, index: int) -> ChatChunk:
+        choice = ChatChunkChoice(
+            index=index, delta={"role": "assistant", "content": ""}, logprobs=None, finish_reason=None
+        )
+        return self._chunk([choice])
+
+    def piece(self, index: int, emit: Emit, *, offset: int) -> ChatChunk | None:  # noqa: ARG002 (a chat has no offsets)
+        logprobs = self._logprobs(emit.tokens, emit.logprobs or ())
+        if not emit.text and logprobs is None:
+            return None
+        choice = ChatChunkChoice(index=index, delta={"content": emit.text}, logprobs=logprobs, finish_reason=None)
+        return self._chunk([choice])
+
+    def closing(self, index: int, reason: FinishReason) -> ChatChunk:
+        return self._chunk([ChatChunkChoice(index=index, delta={}, logprobs=None, finish_reason=_finish(reason))])
+
+    def summary(self, usage: Usage) -> ChatChunk:
+        return {**self._chunk([]), "usage": usage}
+
+    def whole(self, answers: Sequence[Answer], usage: Usage, report: SpeculationReport) -> ChatCompletion:
+        return {
+            "id": self.head.id,
+            "object": "chat.completion",
+            "created": self.head.created,
+            "model": self.head.model,
+            "choices": [
+                {
+                    "index": index,
+                    "message": {"role": "assistant", "content": answer.text, "refusal": None},
+                    "logprobs": self._logprobs(answer.tokens, answer.logprobs),
+                    "finish_reason": _ended(answer),
+                }
+                for index, answer in enumerate(answers)
+            ],
+            "usage": usage,
+            "speculation": report,
+        }
+
+    def _chunk(self, choices: list[ChatChunkChoice]) -> ChatChunk:
+        chunk: ChatChunk = {
+            "id": self.head.id,
+            "object": "chat.completion.chunk",
+            "created": self.head.created,
+            "model": self.head.model,
+            "choices": choices,
+        }
+        if self.head.usage_asked:
+            chunk["usage"] = None
+        return chunk
+
+    def _logprobs(self, tokens: Sequence[TokenId], logprobs: Sequence[TokenLogprob]) -> ChatLogprobs | None:
+        if not self.head.logprobs_asked or not tokens:
+            return None
+        content = [
+            ChatLogprob(
+                **self._alternative(token, known.logprob),
+                top_logprobs=[self._alternative(other, logprob) for other, logprob in known.top],
+            )
+            for token, known in zip(tokens, logprobs, strict=True)
+        ]
+        return {"content": content, "refusal": None}
+
+    def _alternative(self, token: TokenId, logprob: float) -> AlternativeLogprob:
+        """A token that is part of a character has no text of its own, so its bytes are not known from it."""
+        text = self.token_text(token)
+        return {"token": text, "logprob": logprob, "bytes": None if INCOMPLETE in text else list(text.encode())}
+
+
+class TextPresenter(Presenter):
+    def opening(self, index: int) -> None:  # noqa: ARG002 (plain text has no role to announce)
+        return None
+
+    def piece(self, index: int, emit: Emit, *, offset: int) -> TextCompletion | None:
+        logprobs = self._logprobs(emit.tokens, emit.logprobs or (), offset=offset)
+        if not emit.text and logprobs is None:
+            return None
+        return self._chunk([TextChoice(index=index, text=emit.text, logprobs=logprobs, finish_reason=None)])
+
+    def closing(self, index: int, reason: FinishReason) -> TextCompletion:
+        return self._chunk([TextChoice(index=index, text="", logprobs=None, finish_reason=_finish(reason))])
+
+    def summary(self, usage: Usage) -> TextCompletion:
+        return {**self._chunk([]), "usage": usage}
+
+    def whole(self, answers: Sequence[Answer], usage: Usage, report: SpeculationReport) -> TextCompletion:
+        choices = [
+            TextChoice(
+                index=index,
+                text=answer.text,
+                logprobs=self._logprobs(answer.tokens, answer.logprobs, offset=0),
+                finish_reason=_ended(answer),
+            )
+            for index, answer in enumerate(answers)
+        ]
+        return {**self._chunk(choices), "usage": usage, "speculation": report}
+
+    def _chunk(self, choices: list[TextChoice]) -> TextCompletion:
+        chunk: TextCompletion = {
+            "id": self.head.id,
+            "object": "text_completion",
+            "created": self.head.created,
+            "model": self.head.model,
+            "choices": choices,
+        }
+        if self.head.usage_asked:
+            chunk["usage"] = None
+        return chunk
+
+    def _logprobs(
+        self, tokens: Sequence[TokenId], logprobs: Sequence[TokenLogprob], *, offset: int
+    ) -> TextLogprobs | None:
+        if not self.head.logprobs_asked or not tokens:
+            return None
+        texts = [self.token_text(token) for token in tokens]
+        lengths = [len(text) for text in texts]
+        return {
+            "tokens": texts,
+            "token_logprobs": [known.logprob for known in logprobs],
+            "top_logprobs": [{self.token_text(token): logprob for token, logprob in known.top} for known in logprobs],
+            "text_offset": [offset + sum(lengths[:position]) for position in range(len(lengths))],
+        }
+
+
+def _finish(reason: FinishReason) -> Finish:
+    return "stop" if reason is FinishReason.STOP else "length"
+
+
+def _ended(answer: Answer) -> Finish:
+    assert answer.finish is not None, "a whole answer is presented after its end"
+    return _finish(answer.finish)

@@ -1,0 +1,116 @@
+"""Knows the shapes of OpenAI's replies, streamed and plain, with our `speculation` object beside `usage`.
+
+Refuses to know how a reply comes about; see `present`.
+
+Typed dictionaries, since a reply is written once and read by others: `json.dumps` is all that happens to it.
+"""
+
+from typing import Literal, NotRequired, TypedDict
+
+Finish = Literal["stop", "length"]
+
+
+class Usage(TypedDict):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class SpeculationReport(TypedDict):
+    """What speculation did for this request, over all its choices; `seed` repeats the answer."""
+
+    revision: str
+    arm: Literal["on", "off"]
+    verification: str
+    seed: int
+    rounds: int
+    proposed: int
+    accepted: int
+    rejections: int
+
+
+class AlternativeLogprob(TypedDict):
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class ChatLogprob(AlternativeLogprob):
+    top_logprobs: list[AlternativeLogprob]
+
+
+class ChatLogprobs(TypedDict):
+    content: list[ChatLogprob]
+    refusal: None
+
+
+class TextLogprobs(TypedDict):
+    """The older endpoint's: four lists of one length."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class ChatMessage(TypedDict):
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+class ChatDelta(TypedDict):
+    role: NotRequired[Literal["assistant"]]
+    content: NotRequired[str]
+
+
+class ChatChoice(TypedDict):
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: Finish
+
+
+class ChatChunkChoice(TypedDict):
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: Finish | None
+
+
+class TextChoice(TypedDict):
+    """A whole choice, or a piece of one, whose `finish_reason` is then null."""
+
+    index: int
+    text: str
+    logprobs: TextLogprobs | None
+    finish_reason: Finish | None
+
+
+class _Head(TypedDict):
+    id: str
+    created: int
+    model: str
+
+
+class ChatCompletion(_Head):
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+    usage: Usage
+    speculation: SpeculationReport
+
+
+class ChatChunk(_Head):
+    object: Literal["chat.completion.chunk"]
+    choices: list[ChatChunkChoice]
+    usage: NotRequired[Usage | None]
+    speculation: NotRequired[SpeculationReport]
+
+
+class TextCompletion(_Head):
+    """Plain answers and chunks have one shape at the older endpoint."""
+
+    object: Literal["text_completion"]
+    choices: list[TextChoice]
+    usage: NotRequired[Usage | None]
+    speculation: NotRequired[SpeculationReport]

@@ -1,0 +1,156 @@
+"""Knows the place of one choice: the pods that serve its session, and another target if one is lost.
+
+Refuses to know the other choices of the request, and replies.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from tandem_runtime.domain.commands import Emit, Finish, Request
+from tandem_runtime.domain.errors import Overloaded, TargetLost
+from tandem_runtime.domain.evidence import Arm
+from tandem_runtime.domain.lookahead import Bounds, Lookahead
+from tandem_runtime.domain.policy import OwnWish, allowance, choose_verification
+from tandem_runtime.domain.session import Session
+from tandem_runtime.domain.tokens import Capabilities, Round, Verification
+from tandem_runtime.driver import Engines, generate
+from tandem_runtime.gateway.accounts import Account, RoundPlace, arm_at
+from tandem_runtime.ports import Clock, DraftEngine, TargetEngine
+from tandem_runtime.replicas import Pool, Replica
+
+REOPEN_SECONDS = 5.0
+"""How long a session whose target was lost waits for one of the same hash; discovery reconnects within about this."""
+REOPEN_PAUSE_SECONDS = 0.05
+MOST_REOPENINGS = 5
+"""A session that loses target after target is not going to end well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The engines of both roles."""
+
+    targets: Pool[TargetEngine]
+    drafts: Pool[DraftEngine]
+
+
+class Seat:
+    """One choice on one pair of pods. An Observer of its rounds."""
+
+    def __init__(self, account: Account, wish: OwnWish, *, fleet: Fleet, clock: Clock) -> None:
+        self._account = account
+        self._wish = wish
+        self._fleet = fleet
+        self._clock = clock
+        self._lost: set[str] = set()
+        self._reopened = 0
+        self._target = self._borrow_target()
+        self._draft = self._borrow_draft()
+        wall = clock.wall()
+        self._warm = self._target.is_warm(wall=wall) and (self._draft is None or self._draft.is_warm(wall=wall))
+
+    @property
+    def warm(self) -> bool:
+        """Whether both pods had warmed up when the session began."""
+        return self._warm
+
+    @property
+    def target(self) -> Capabilities:
+        return self._target.capabilities
+
+    @property
+    def draft(self) -> Capabilities | None:
+        return None if self._draft is None else self._draft.capabilities
+
+    def verification(self) -> Verification:
+        drafts = None if self.draft is None else self.draft.verifications
+        return choose_verification(self._account.policy, self._wish, self.target.verifications, drafts)
+
+    async def run(self, request: Request, lookahead: Lookahead) -> AsyncGenerator[Emit | Finish, None]:
+        """The session's items to its end; closing the iterator frees both engines.
+
+        A target that has no room, or has begun to drain before anyone told us, is passed over while nothing was said.
+        """
+        spoken = False
+        while True:
+            try:
+                async with aclosing(self._session(request, lookahead)) as items:
+                    async for item in items:
+                        spoken = True
+                        yield item
+                return
+            except Overloaded:
+                if spoken or not self._move_on():
+                    raise
+
+    def _session(self, request: Request, lookahead: Lookahead) -> AsyncGenerator[Emit | Finish, None]:
+        engines = Engines(self._target.engine, None if self._draft is None else self._draft.engine, self._reopen)
+        return generate(
+            Session(request),
+            engines=engines,
+            lookahead=lookahead,
+            allowance=self._allowance,
+            observer=self,
+            clock=self._clock,
+        )
+
+    def _move_on(self) -> bool:
+        """Take another target of the same hash, one that this session has not met; False if there is none."""
+        self._lost.add(self._target.uid)
+        other = self._fleet.targets.borrow(self._account.revision.target, barred=self._lost)
+        if other is None:
+            return False
+        self._fleet.targets.give_back(self._target)
+        self._target = other
+        return True
+
+    def leave(self) -> None:
+        """Give the pods back; once."""
+        self._fleet.targets.give_back(self._target)
+        if self._draft is not None:
+            self._fleet.drafts.give_back(self._draft)
+
+    def round(self, round: Round) -> None:
+        place = RoundPlace(pod=self._target.uid, has_draft=self._draft is not None, warm=self._warm)
+        self._account.add_round(round, place)
+
+    def _allowance(self) -> Bounds:
+        account = self._account
+        arm = arm_at(account.policy, self._target.uid, wall=self._clock.wall())
+        allowed = allowance(
+            account.policy,
+            account.revision,
+            self._wish,
+            has_draft=self._draft is not None and self._draft.connected(),
+            slot_on=arm is Arm.ON,
+        )
+        return allowed.bounds
+
+    def _borrow_target(self) -> Replica[TargetEngine]:
+        revision = self._account.revision
+        replica = self._fleet.targets.borrow(revision.target, barred=self._lost)
+        if replica is None:
+            raise TargetLost(f"no target pod of revision {revision.name} is ready; try again")
+        return replica
+
+    def _borrow_draft(self) -> Replica[DraftEngine] | None:
+        """A draft of the revision; None where there is none to use, which costs speed only."""
+        wanted = self._account.revision.draft
+        if wanted is None or self._wish.off:
+            return None
+        return self._fleet.drafts.borrow(wanted)
+
+    async def _reopen(self) -> TargetEngine:
+        """Another target of the same hash, or the same one once it is back. Raises TargetLost when none comes."""
+        self._reopened += 1
+        if self._reopened > MOST_REOPENINGS:
+            raise TargetLost("this request lost target after target; try again")
+        deadline = self._clock.monotonic() + REOPEN_SECONDS
+        while not self._move_on():
+            await asyncio.sleep(REOPEN_PAUSE_SECONDS)
+            if self._target.open:
+                break
+            if self._clock.monotonic() > deadline:
+                raise TargetLost("the target was lost and no other of its kind is ready; try again")
+        return self._target.engine

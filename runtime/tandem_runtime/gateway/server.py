@@ -1,0 +1,71 @@
+"""Knows how the gateway serves on its two ports, and how it stops: what has begun ends, what comes late goes elsewhere.
+
+Refuses to know routes of the API, signals, and where policy and pods come from.
+
+Stopping has three steps. First readiness goes, while requests are still taken, since whoever routes to this gateway
+learns of it with a delay (a Service's endpoints in Kubernetes). Then the port closes and requests in progress go on.
+What has not ended at the deadline is cut off.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from tandem_runtime.admin import admin_app, http_server
+from tandem_runtime.gateway.app import Api
+from tandem_runtime.gateway.keys import ApiKeys
+from tandem_runtime.gateway.serving import Gateway
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """Where, and how patiently: `notice_seconds` still serving but not ready, `grace_seconds` for what has begun."""
+
+    host: str
+    port: int
+    admin_port: int
+    notice_seconds: float = 3.0
+    grace_seconds: int = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What was really bound, where 0 was asked for."""
+
+    api: int
+    admin: int
+
+
+async def serve_gateway(
+    gateway: Gateway,
+    listening: Listening,
+    *,
+    keys: ApiKeys | None,
+    ending: asyncio.Event,
+    started: asyncio.Future[Ports],
+) -> None:
+    """Serve until `ending` is set, then drain; `started` is told the ports. Raises OSError for a port in use."""
+
+    async def evidence(_: Request) -> Response:
+        return JSONResponse(gateway.evidence())
+
+    admin = admin_app(
+        trouble=gateway.trouble,
+        registry=gateway.books.metrics.registry,
+        routes=[Route("/internal/evidence", evidence)],
+    )
+    api = Api(gateway, keys=keys).app()
+    host = listening.host
+    async with (
+        http_server(admin, host=host, port=listening.admin_port) as admin_port,
+        http_server(api, host=host, port=listening.port, grace_seconds=listening.grace_seconds) as api_port,
+    ):
+        scoring = asyncio.create_task(gateway.shadow.run())
+        started.set_result(Ports(api_port, admin_port))
+        await ending.wait()
+        gateway.draining = True
+        await asyncio.sleep(listening.notice_seconds)
+        scoring.cancel()

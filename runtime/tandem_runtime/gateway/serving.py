@@ -1,0 +1,296 @@
+"""Knows the life of one request: its revision, its seats side by side, its end.
+
+Refuses to know HTTP and shapes of replies: it takes an `Ask` and yields what each choice emits.
+
+    async with gateway.answer(ask, request_id=..., session_key=...) as reply:
+        async for choice, item in reply.items(): ...      # Emit, Emit, ..., Finish, of all choices interleaved
+
+Leaving the block, for whatever reason, ends all sessions and frees both engines. Readiness never depends on
+speculation: a revision without a draft that answers is served at K = 0.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+
+from tandem_runtime.domain.commands import Emit, Finish, Request
+from tandem_runtime.domain.errors import BadRequest, Overloaded, TandemError, TargetLost
+from tandem_runtime.domain.evidence import EvidenceDocument, Ledger
+from tandem_runtime.domain.lookahead import Lookahead
+from tandem_runtime.domain.policy import PairRevision, Policy, RevisionName, SpeculationState
+from tandem_runtime.domain.routing import choose_revision, unit_of
+from tandem_runtime.domain.stopping import Endings
+from tandem_runtime.domain.tokens import OpenSession, SessionId, TokenId, Verification
+from tandem_runtime.gateway.accounts import Account, Assignment
+from tandem_runtime.gateway.failures import CLIENT_CLOSED, ModelNotServed, describe_failure
+from tandem_runtime.gateway.intake import Ask, check_fits
+from tandem_runtime.gateway.replies import SpeculationReport
+from tandem_runtime.gateway.seats import Fleet, Seat
+from tandem_runtime.gateway.shadow import Shadow, ShadowJob
+from tandem_runtime.policy import PolicyInForce
+from tandem_runtime.ports import Clock, Tokenizer
+from tandem_runtime.telemetry import Metrics
+
+ITEMS_AHEAD = 64
+"""How far the sessions of a request may run ahead of a slow reader, in emissions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    sessions: int = 256
+    """Choices in progress on one gateway."""
+    body_bytes: int = 8 * 2**20
+    retry_seconds: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """Where requests are counted."""
+
+    ledger: Ledger
+    metrics: Metrics
+
+
+@dataclass(slots=True)
+class Choice:
+    """One choice in progress: what it asks, where it sits, what it has said so far."""
+
+    request: Request
+    seat: Seat
+    output: list[TokenId]
+
+
+class Reply:
+    """The running sessions of one request."""
+
+    def __init__(self, ask: Ask, account: Account, *, clock: Clock) -> None:
+        self._ask = ask
+        self._account = account
+        self._clock = clock
+        self._began = clock.monotonic()
+        self._items: asyncio.Queue[tuple[int, Emit | Finish | Exception]] = asyncio.Queue(ITEMS_AHEAD)
+        self.choices: list[Choice] = []
+
+    @property
+    def verification(self) -> Verification:
+        return self.choices[0].request.verification
+
+    def report(self) -> SpeculationReport:
+        """What speculation has done so far."""
+        return self._account.report(verification=self.verification, seed=self._ask.parameters.seed)
+
+    async def items(self) -> AsyncGenerator[tuple[int, Emit | Finish], None]:
+        """What the choices emit, each with its index, until all have finished. The first failure is raised."""
+        silent = set(range(len(self.choices)))
+        running = len(self.choices)
+        while running:
+            index, item = await self._items.get()
+            if isinstance(item, Exception):
+                raise item
+            if index in silent:
+                silent.discard(index)
+                elapsed = self._clock.monotonic() - self._began
+                self._account.add_first_token(elapsed, warm=self.choices[index].seat.warm)
+            running -= isinstance(item, Finish)
+            yield index, item
+
+    async def pump(self, index: int, lookahead: Lookahead) -> None:
+        """Run one choice's session into the queue; a failure goes the same way, to whoever reads the items."""
+        choice = self.choices[index]
+        try:
+            async with aclosing(choice.seat.run(choice.request, lookahead)) as items:
+                async for item in items:
+                    if isinstance(item, Emit):
+                        choice.output += item.tokens
+                    await self._items.put((index, item))
+        except Exception as error:
+            await self._items.put((index, error))
+
+
+class Gateway:
+    """What all requests share."""
+
+    def __init__(
+        self, *, tokenizer: Tokenizer, in_force: PolicyInForce, fleet: Fleet, books: Books, clock: Clock, limits: Limits
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.in_force = in_force
+        self.fleet = fleet
+        self.books = books
+        self.clock = clock
+        self.limits = limits
+        self.shadow = Shadow(fleet.drafts)
+        self.draining = False
+        self.sessions = 0
+        """Choices in progress."""
+        self._lookaheads: dict[RevisionName, Lookahead] = {}
+
+    @property
+    def ready(self) -> bool:
+        return self.trouble() is None
+
+    def trouble(self) -> str | None:
+        """Why a request would not be served; None where there are a policy and a target for some weight."""
+        policy = self.in_force.policy
+        if self.draining:
+            return "draining"
+        if policy is None:
+            return self.in_force.refused or "there is no policy yet"
+        admitted = self.fleet.targets.admitted()
+        if not any(admitted.get(revision.target) for revision in policy.revisions if revision.weight):
+            return "no target pod of a revision with a weight is ready"
+        return None
+
+    def evidence(self) -> EvidenceDocument:
+        """The document of /internal/evidence, made at one moment."""
+        policy = self.in_force.policy
+        return self.books.ledger.document(
+            wall=self.clock.wall(),
+            policy=0 if policy is None else policy.number,
+            admitted={"targets": self.fleet.targets.admitted(), "drafts": self.fleet.drafts.admitted()},
+            serving=self.ready,
+        )
+
+    @asynccontextmanager
+    async def answer(self, ask: Ask, *, request_id: str, session_key: str | None) -> AsyncIterator[Reply]:
+        """Serve `ask`. Raises BadRequest, ModelNotServed, Overloaded, TargetLost, and what engines raise."""
+        with _refusals_counted(self.books.metrics):
+            policy = self._policy_for(ask)
+        unit = unit_of(policy, request=request_id, session=session_key or ask.user)
+        assignment = Assignment(policy, choose_revision(policy, unit), unit, ask.wish)
+        account = Account(assignment, self.in_force, ledger=self.books.ledger, metrics=self.books.metrics)
+        reply = Reply(ask, account, clock=self.clock)
+        with _closed_by_its_end(account), self._room(ask.sessions), _left(reply.choices):
+            self._seat(reply, ask, account, request_id)
+            async with self._running(reply, assignment.revision):
+                yield reply
+            self._cast_shadow(reply, assignment, account)
+
+    def _policy_for(self, ask: Ask) -> Policy:
+        policy = self.in_force.policy
+        if policy is None:
+            raise TargetLost("this gateway has no policy yet; try again")
+        if ask.model != policy.served_model_name:
+            raise ModelNotServed(f"model {ask.model!r} is not served here; {policy.served_model_name!r} is")
+        return policy
+
+    @contextmanager
+    def _room(self, sessions: int) -> Iterator[None]:
+        if sessions > self.limits.sessions:
+            raise BadRequest(f"n asks for {sessions} choices; at most {self.limits.sessions} fit here", parameter="n")
+        if self.sessions + sessions > self.limits.sessions:
+            raise Overloaded(
+                f"{self.sessions} of {self.limits.sessions} sessions are in use; try again",
+                retry_after_seconds=self.limits.retry_seconds,
+            )
+        self.sessions += sessions
+        try:
+            yield
+        finally:
+            self.sessions -= sessions
+
+    def _seat(self, reply: Reply, ask: Ask, account: Account, request_id: str) -> None:
+        """Place every choice, numbered prompt by prompt; nothing has reached an engine when this raises."""
+        for index in range(ask.sessions):
+            seat = Seat(account, ask.wish, fleet=self.fleet, clock=self.clock)
+            request = self._request(ask, seat, index, session=SessionId(f"{request_id}-{index}"))
+            reply.choices.append(Choice(request, seat, []))
+            check_fits(ask, seat.target)
+
+    def _request(self, ask: Ask, seat: Seat, index: int, *, session: SessionId) -> Request:
+        prompt = ask.prompts[index // ask.choices]
+        room = seat.target.max_length - len(prompt)
+        return Request(
+            session=session,
+            prompt=prompt,
+            parameters=replace(ask.parameters, choice=index),
+            verification=seat.verification(),
+            endings=Endings(min(ask.max_tokens or room, room), self.tokenizer.end_tokens, ask.stop),
+            decode=self.tokenizer.decode,
+            target_length=seat.target.max_length,
+            draft_length=None if seat.draft is None else seat.draft.max_length,
+            logprobs=ask.logprobs,
+        )
+
+    @asynccontextmanager
+    async def _running(self, reply: Reply, revision: PairRevision) -> AsyncIterator[None]:
+        """Run all choices while the block lasts; none outlives it."""
+        lookahead = self._lookaheads.setdefault(revision.name, Lookahead())
+        pumps = [asyncio.create_task(reply.pump(index, lookahead)) for index in range(len(reply.choices))]
+        try:
+            yield
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
+    def _cast_shadow(self, reply: Reply, assignment: Assignment, account: Account) -> None:
+        """Offer a finished answer to the drafts that had no part in it: in shadow, or while speculation is off."""
+        if assignment.wish.steers:
+            return
+        for revision in _shadowing(assignment):
+            for choice in reply.choices:
+                self.shadow.offer(_shadow_job(revision, choice, account))
+
+
+def _shadowing(assignment: Assignment) -> list[PairRevision]:
+    is_off = assignment.policy.speculation.state is SpeculationState.OFF
+    return [
+        revision
+        for revision in assignment.policy.revisions
+        if revision.draft is not None and (revision.shadow or (is_off and revision == assignment.revision))
+    ]
+
+
+def _shadow_job(revision: PairRevision, choice: Choice, account: Account) -> ShadowJob:
+    assert revision.draft is not None
+    request = choice.request
+    opening = OpenSession(
+        session=SessionId(f"{request.session}-shadow-{revision.name}"),
+        prompt=request.prompt,
+        output=(),
+        parameters=request.parameters,
+        verification=Verification.COUPLED,
+        max_tokens=len(choice.output),
+    )
+    return ShadowJob(
+        draft=revision.draft,
+        opening=opening,
+        output=tuple(choice.output),
+        scored=lambda matched, examined: account.add_shadow(revision, matched=matched, examined=examined),
+    )
+
+
+@contextmanager
+def _refusals_counted(metrics: Metrics) -> Iterator[None]:
+    """Count a request that is refused before any revision was chosen."""
+    try:
+        yield
+    except TandemError as error:
+        metrics.add_request(describe_failure(error).status)
+        raise
+
+
+@contextmanager
+def _left(choices: list[Choice]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for choice in choices:
+            choice.seat.leave()
+
+
+@contextmanager
+def _closed_by_its_end(account: Account) -> Iterator[None]:
+    """Write the request's status into its account, whichever way it ends."""
+    try:
+        yield
+    except (asyncio.CancelledError, GeneratorExit):
+        account.end(CLIENT_CLOSED)
+        raise
+    except Exception as error:
+        failure = describe_failure(error)
+        account.end(failure.status, is_ours=failure.is_ours)
+        raise
+    account.end(200)

@@ -1,0 +1,341 @@
+"""Knows how the runtime is started: one command with a table of subcommands; reads clock and environment for all.
+
+Refuses to know what the subcommands do: each is put together in a module of its own, imported when it is asked for.
+
+Exit codes: 0 done, 1 failed (one line on stderr says why), 2 the command line is wrong.
+"""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from tandem_runtime.domain.errors import SettingRefused, TandemError
+from tandem_runtime.settings import Settings, read_settings
+
+if TYPE_CHECKING:  # each command imports what it needs when it is asked for
+    from tandem_runtime.gateway.server import Listening
+    from tandem_runtime.gateway.serving import Limits
+    from tandem_runtime.role_server import EngineOptions
+    from tandem_runtime.serve import PairOptions
+
+
+class SystemClock:
+    """The one real `ports.Clock`."""
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def wall(self) -> float:
+        return time.time()
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`run` gives the exit code; what it raises of our error tree, and OSError, becomes one line and exit 1."""
+
+    name: str
+    summary: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace, Settings], int]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line instead of the whole usage."""
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def port_number(text: str) -> int:
+    """0 lets the system choose."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; give a number from 0 to 65535")
+    return int(text)
+
+
+def positive_number(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    settings = read_settings(os.environ)
+    parsed = _parser().parse_args(arguments)
+    command: Command = parsed.command
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format="%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
+    )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        return command.run(parsed, settings)
+    except (TandemError, OSError) as error:
+        print(f"tandem-runtime {command.name}: {error}", file=sys.stderr)
+        return 1
+
+
+def until_signalled(serve: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    """Run `serve` on a fresh loop; the event given to it is set by SIGTERM or SIGINT."""
+
+    async def run() -> None:
+        ending = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, ending.set)
+        await serve(ending)
+
+    asyncio.run(run())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="tandem-runtime", description="The parts of a speculative pair: gateway, target, draft.")
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
+    for command in COMMANDS:
+        subparser = subparsers.add_parser(command.name, help=command.summary, description=command.summary)
+        command.add_arguments(subparser)
+        subparser.set_defaults(command=command)
+    return parser
+
+
+def _add_role_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model", required=True, metavar="PATH", help="a model folder, or scripted:module:function")
+    add_serving_arguments(parser, port=8001)
+    _add_engine_arguments(parser)
+    add("--pace", metavar="TABLE", type=_pace_table, help="stretch steps to the costs of this table, such as h100-70b")
+
+
+def _add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--dtype", choices=("fp32", "bf16"), default="fp32", help="what the engine computes in (default %(default)s)")
+    add("--threads", type=positive_number, default=1, help="CPU threads of the engine (default %(default)s)")
+    add("--max-sessions", type=positive_number, default=64, help="sessions held at a time (default %(default)s)")
+    add("--max-length", type=positive_number, help="prompt plus output tokens per session (default: the model's)")
+
+
+def add_serving_arguments(parser: argparse.ArgumentParser, *, port: int) -> None:
+    """What every role that serves has in common."""
+    add = parser.add_argument
+    add("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
+    add("--port", type=port_number, default=port, help="port to serve on (default %(default)s)")
+    add("--admin-port", type=port_number, default=8002, help="/healthz, /readyz, /metrics (default %(default)s)")
+    add(
+        "--grace-seconds",
+        type=positive_number,
+        default=25,
+        help="how long open sessions may go on after SIGTERM (default %(default)s)",
+    )
+
+
+def _pace_table(text: str) -> str:
+    from tandem_runtime.engines.pace import TABLES  # noqa: PLC0415  # numpy, only for who paces
+
+    if text not in TABLES:
+        raise argparse.ArgumentTypeError(f"there is no table {text!r}; the tables are {', '.join(sorted(TABLES))}")
+    return text
+
+
+def _engine_options(arguments: argparse.Namespace, model: str, pace: str | None) -> "EngineOptions":
+    from tandem_runtime.role_server import EngineOptions  # noqa: PLC0415  # gRPC and numpy, only for who serves
+
+    return EngineOptions(
+        model=model,
+        dtype=arguments.dtype,
+        threads=arguments.threads,
+        max_sessions=arguments.max_sessions,
+        max_length=arguments.max_length,
+        pace=pace,
+    )
+
+
+def _run_role(arguments: argparse.Namespace, _settings: Settings) -> int:
+    from tandem_runtime import role_server as roles  # noqa: PLC0415  # gRPC and numpy, only for who serves
+
+    name = roles.RoleName(arguments.command.name)
+    engine = _engine_options(arguments, arguments.model, arguments.pace)
+    options = roles.ServeOptions(
+        host=arguments.host,
+        port=arguments.port,
+        admin_port=arguments.admin_port,
+        grace_seconds=arguments.grace_seconds,
+    )
+    clock = SystemClock()
+    until_signalled(
+        lambda ending: roles.serve_role(
+            lambda: roles.load_engine(name, engine, clock=clock), options, ending=ending, name=name
+        )
+    )
+    return 0
+
+
+def _add_gateway_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--deployment", required=True, metavar="NAME", help="name of the SpeculativeDeployment")
+    add("--namespace", required=True, metavar="NS", help="its namespace")
+    _add_api_arguments(parser)
+
+
+def _add_api_arguments(parser: argparse.ArgumentParser) -> None:
+    """What both commands that speak OpenAI's API have in common."""
+    add_serving_arguments(parser, port=8000)
+    add = parser.add_argument
+    add("--tokenizer", type=Path, metavar="PATH", help="folder with the target's tokenizer.json")
+    add("--auth-file", type=Path, metavar="PATH", help="API keys, one `tenant:key` per line (default: open to all)")
+    add("--max-requests", type=positive_number, default=256, help="choices in progress (default %(default)s)")
+
+
+def _run_gateway(arguments: argparse.Namespace, settings: Settings) -> int:
+    from tandem_runtime import cluster_gateway  # noqa: PLC0415  # the Kubernetes client, only for who watches
+
+    options = cluster_gateway.GatewayOptions(
+        deployment=arguments.deployment,
+        namespace=arguments.namespace,
+        tokenizer=arguments.tokenizer,
+        auth_file=arguments.auth_file,
+        kubeconfig=settings.kubeconfig,
+        limits=_limits(arguments),
+        listening=_listening(arguments),
+    )
+
+    async def serve(ending: asyncio.Event) -> None:
+        started = asyncio.get_running_loop().create_future()
+        await cluster_gateway.serve_cluster_gateway(options, clock=SystemClock(), ending=ending, started=started)
+
+    until_signalled(serve)
+    return 0
+
+
+def _limits(arguments: argparse.Namespace) -> "Limits":
+    from tandem_runtime.gateway.serving import Limits  # noqa: PLC0415  # only for who serves
+
+    return Limits(sessions=arguments.max_requests)
+
+
+def _listening(arguments: argparse.Namespace, *, notice_seconds: float = 3.0) -> "Listening":
+    from tandem_runtime.gateway.server import Listening  # noqa: PLC0415  # only for who serves
+
+    return Listening(
+        host=arguments.host,
+        port=arguments.port,
+        admin_port=arguments.admin_port,
+        notice_seconds=notice_seconds,
+        grace_seconds=arguments.grace_seconds,
+    )
+
+
+def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--target", required=True, metavar="PATH", help="a model folder, or scripted:module:function")
+    add("--draft", metavar="PATH", help="likewise; left out, the target serves alone")
+    add("--name", help="the model's name in the API (default: the target folder's)")
+    _add_api_arguments(parser)
+    _add_engine_arguments(parser)
+    add("--pace-target", metavar="TABLE", type=_pace_table, help="stretch the target's steps to the costs of a table")
+    add("--pace-draft", metavar="TABLE", type=_pace_table, help="likewise for the draft")
+    add("--mode", choices=("Auto", "Always", "Off"), default="Auto", help="when to speculate (default %(default)s)")
+    add("--verification", choices=("Auto", "Coupled", "Rejection"), default="Auto", help="(default %(default)s)")
+    add(
+        "--min-draft-tokens",
+        type=positive_number,
+        default=1,
+        help="fewest tokens proposed at once (default %(default)s)",
+    )
+    add(
+        "--max-draft-tokens", type=positive_number, default=8, help="most tokens proposed at once (default %(default)s)"
+    )
+    add("--off-percent", type=_percent, default=0, help="time slots with speculation off, to compare (default none)")
+
+
+def _percent(text: str) -> int:
+    if not text.isdecimal() or int(text) > 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole percentage from 0 to 100")
+    return int(text)
+
+
+def _run_serve(arguments: argparse.Namespace, _settings: Settings) -> int:
+    from tandem_runtime import serve as pair  # noqa: PLC0415  # engines and HTTP, only for who serves
+
+    options = _pair_options(arguments)
+
+    async def serve(ending: asyncio.Event) -> None:
+        started = asyncio.get_running_loop().create_future()
+        started.add_done_callback(lambda done: print(pair.describe_start(options, done.result()), flush=True))
+        await pair.serve_pair(options, clock=SystemClock(), ending=ending, started=started)
+
+    until_signalled(serve)
+    return 0
+
+
+def _pair_options(arguments: argparse.Namespace) -> "PairOptions":
+    from tandem_runtime.domain import policy  # noqa: PLC0415
+    from tandem_runtime.serve import PairOptions  # noqa: PLC0415  # engines and HTTP, only for who serves
+
+    if arguments.min_draft_tokens > arguments.max_draft_tokens:
+        raise SettingRefused(
+            f"--min-draft-tokens {arguments.min_draft_tokens} is above --max-draft-tokens {arguments.max_draft_tokens}"
+        )
+    return PairOptions(
+        target=_engine_options(arguments, arguments.target, arguments.pace_target),
+        draft=None if arguments.draft is None else _engine_options(arguments, arguments.draft, arguments.pace_draft),
+        tokenizer=arguments.tokenizer,
+        name=arguments.name,
+        auth_file=arguments.auth_file,
+        speculation=policy.SpeculationPolicy(
+            mode=policy.SpeculationMode(arguments.mode),
+            verification=policy.VerificationChoice(arguments.verification),
+            min_draft_tokens=arguments.min_draft_tokens,
+            max_draft_tokens=arguments.max_draft_tokens,
+        ),
+        control=policy.ControlPolicy(off_percent=arguments.off_percent),
+        limits=_limits(arguments),
+        listening=_listening(arguments, notice_seconds=0.0),
+    )
+
+
+def _add_fetch_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--uri", required=True, help="file:///path or hf://organisation/name")
+    add("--revision", help="branch, tag or commit of an hf:// repository (default: main)")
+    add("--digest", help="refuse the model unless this is its digest, sha256:...")
+    add("--tokenizer-only", action="store_true", help="only what a gateway needs; compares no digest")
+    add("--into", required=True, metavar="PATH", help="folder for what is downloaded; unused for file:// URIs")
+
+
+def _run_fetch(arguments: argparse.Namespace, settings: Settings) -> int:
+    from tandem_runtime.fetch import Hub, Order, run_fetch  # noqa: PLC0415  # only for who fetches
+
+    order = Order(
+        uri=arguments.uri,
+        revision=arguments.revision,
+        digest=arguments.digest,
+        into=Path(arguments.into),
+        tokenizer_only=arguments.tokenizer_only,
+    )
+    hub = Hub(endpoint=settings.hugging_face_endpoint, token=settings.hugging_face_token)
+    return run_fetch(order, hub, last_words=settings.termination_message_path)
+
+
+COMMANDS: Sequence[Command] = (
+    Command("target", "Serve a model that judges proposals.", _add_role_arguments, _run_role),
+    Command("draft", "Serve a model that makes proposals.", _add_role_arguments, _run_role),
+    Command("gateway", "Serve OpenAI's API for a SpeculativeDeployment.", _add_gateway_arguments, _run_gateway),
+    Command("serve", "Serve a pair on this machine, without a cluster.", _add_serve_arguments, _run_serve),
+    Command("fetch", "Check or download a model folder and tell its digests.", _add_fetch_arguments, _run_fetch),
+)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Knows what makes a folder a model folder, and the digests by which models and tokenizers are told apart.
+
+Refuses to know weights and how they are loaded: it reads bytes.
+
+A digest is `sha256:` and the SHA-256 of the lines `<sha256 of file>  <file name>\\n`, sorted by file name. The model's
+goes over `*.safetensors`, `config.json` and `generation_config.json`, the tokenizer's over `tokenizer.json` and
+`tokenizer_config.json`; files that are not there have no line. So `sha256sum` and `sort` can check both by hand:
+
+    cd FOLDER && sha256sum *.safetensors config.json generation_config.json | LC_ALL=C sort -k2 | sha256sum
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tandem_runtime.domain.errors import ModelRefused
+
+_MODEL_FILES = ("*.safetensors", "config.json", "generation_config.json")
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+_NEEDED = ("config.json", "tokenizer.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Digests:
+    model: str
+    tokenizer: str
+
+
+def check_model_folder(folder: Path) -> None:
+    """Raises ModelRefused naming what is missing."""
+    _check(folder, (*_NEEDED, "*.safetensors"))
+
+
+def digests_of(folder: Path) -> Digests:
+    """Reads every byte of the folder's model files: about a second per gigabyte. Raises ModelRefused."""
+    check_model_folder(folder)
+    return Digests(model=_digest(folder, _MODEL_FILES), tokenizer=_digest(folder, _TOKENIZER_FILES))
+
+
+def tokenizer_digest_of(folder: Path) -> str:
+    """Of a folder that may hold nothing but a tokenizer. Raises ModelRefused."""
+    _check(folder, ("tokenizer.json",))
+    return _digest(folder, _TOKENIZER_FILES)
+
+
+def _check(folder: Path, needed: Sequence[str]) -> None:
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise ModelRefused(f"{folder} {what}; name a folder with {', '.join(needed)}")
+    missing = [pattern for pattern in needed if not any(folder.glob(pattern))]
+    if missing:
+        raise ModelRefused(f"{folder} is no model folder: it lacks {', '.join(missing)}")
+
+
+def _digest(folder: Path, patterns: Iterable[str]) -> str:
+    files = sorted((file for pattern in patterns for file in folder.glob(pattern)), key=lambda file: file.name)
+    try:
+        lines = "".join(f"{_file_digest(file)}  {file.name}\n" for file in files)
+    except OSError as error:
+        raise ModelRefused(f"{error.filename} cannot be read: {error.strerror}") from error
+    return f"sha256:{hashlib.sha256(lines.encode()).hexdigest()}"
+
+
+def _file_digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

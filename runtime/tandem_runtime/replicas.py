@@ -1,0 +1,94 @@
+"""Knows the engines that a gateway may use now, by role hash: which are open to new sessions, and how busy each is.
+
+Refuses to know how they were found and connected: discovery and the one-machine server put them here.
+
+A replica that takes no new sessions keeps those it has: a pod under deletion drains.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from tandem_runtime.domain.policy import RoleHash
+from tandem_runtime.domain.routing import least_busy
+from tandem_runtime.domain.tokens import Capabilities
+from tandem_runtime.ports import DraftEngine, TargetEngine
+
+Engine = TypeVar("Engine", TargetEngine, DraftEngine)
+
+WARM_AFTER_SECONDS = 60.0
+WARM_AFTER_REQUESTS = 20
+"""A new pod's first minute or first 20 requests, whichever ends first, show caches filling and not the pair."""
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(slots=True)
+class Replica(Generic[Engine]):
+    """One pod's engine. `ready_since` is in seconds since 1970 and absent for one that needs no warm-up."""
+
+    uid: str
+    role_hash: RoleHash
+    engine: Engine
+    capabilities: Capabilities
+    ready_since: float | None = None
+    connected: Callable[[], bool] = _always
+    """Whether the sessions that are there can go on."""
+    accepting: Callable[[], bool] = _always
+    """Whether new sessions are welcome: not on a pod that drains."""
+    sessions: int = field(default=0, init=False)
+    served: int = field(default=0, init=False)
+
+    @property
+    def open(self) -> bool:
+        """Whether new sessions may go there now."""
+        return self.accepting() and self.connected()
+
+    def is_warm(self, *, wall: float) -> bool:
+        if self.ready_since is None or self.served >= WARM_AFTER_REQUESTS:
+            return True
+        return wall - self.ready_since >= WARM_AFTER_SECONDS
+
+
+class Pool(Generic[Engine]):
+    """All replicas of one role."""
+
+    def __init__(self) -> None:
+        self._replicas: dict[str, Replica[Engine]] = {}
+
+    def __iter__(self) -> Iterator[Replica[Engine]]:
+        return iter(list(self._replicas.values()))
+
+    @contextmanager
+    def holding(self, replica: Replica[Engine]) -> Iterator[None]:
+        """Have the replica in the pool while the block lasts; its sessions may outlive that."""
+        self._replicas[replica.uid] = replica
+        try:
+            yield
+        finally:
+            del self._replicas[replica.uid]
+
+    def admitted(self) -> dict[str, int]:
+        """Replicas open to sessions, counted by role hash."""
+        return dict(Counter(str(replica.role_hash) for replica in self if replica.open))
+
+    def borrow(self, role_hash: RoleHash, *, barred: Iterable[str] = ()) -> Replica[Engine] | None:
+        """The least busy open replica of that hash, one session busier now; None if there is none."""
+        sessions = {
+            replica.uid: replica.sessions for replica in self if replica.open and replica.role_hash == role_hash
+        }
+        chosen = least_busy(sessions, barred=barred)
+        if chosen is None:
+            return None
+        replica = self._replicas[chosen]
+        replica.sessions += 1
+        return replica
+
+    def give_back(self, replica: Replica[Engine]) -> None:
+        """End a session begun by `borrow`."""
+        replica.sessions -= 1
+        replica.served += 1

@@ -1,0 +1,230 @@
+"""Knows how a target or a draft process is put together: model, engine, gRPC server, admin side, orderly end.
+
+Refuses to know the environment, and what a model computes.
+
+The admin side comes first and says "loading" while the model loads on another thread; then the engine is served, and
+`/readyz` turns. At the signal to end, new sessions are refused and the open ones get the grace.
+"""
+
+import asyncio
+import hashlib
+import logging
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from prometheus_client import CollectorRegistry, Gauge
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from tandem_runtime.admin import admin_app, http_server
+from tandem_runtime.domain.tokens import Incarnation
+from tandem_runtime.engines.draft_loop import BatchedDraft
+from tandem_runtime.engines.pace import PacedModel, cost_named
+from tandem_runtime.engines.scripted import SCHEME, load_scripted_model
+from tandem_runtime.engines.sessions import EngineFacts
+from tandem_runtime.engines.target_loop import BatchedTarget
+from tandem_runtime.memory import working_set_bytes
+from tandem_runtime.model_folder import digests_of
+from tandem_runtime.ports import Clock, StepModel
+from tandem_runtime.tokenizer import FolderTokenizer
+from tandem_runtime.wire.roles import DraftRole, Role, TargetRole
+from tandem_runtime.wire.server import EngineServer
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+DEFAULT_SCRIPTED_LENGTH = 4096
+
+
+class RoleName(StrEnum):
+    TARGET = "target"
+    DRAFT = "draft"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """`model` is a folder, or `scripted:module:function`. `max_length` None: what the model was made for."""
+
+    model: str
+    dtype: str = "fp32"
+    threads: int = 1
+    max_sessions: int = 64
+    max_length: int | None = None
+    pace: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    host: str
+    port: int
+    admin_port: int
+    grace_seconds: float
+
+
+@dataclass(slots=True)
+class Engine:
+    """A loaded engine as a role; inside its context the model's thread runs."""
+
+    role: Role
+    running: AbstractContextManager[object]
+    model: StepModel
+
+    def __enter__(self) -> Self:
+        self.running.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.running.__exit__(None, None, None)
+
+
+def load_engine(name: RoleName, options: EngineOptions, *, clock: Clock) -> Engine:
+    """Blocks while weights are read. Raises ModelRefused naming file, field or option."""
+    model, facts = load_model(options, clock=clock)
+    match name:
+        case RoleName.TARGET:
+            target = BatchedTarget(model, facts, clock=clock)
+            return Engine(TargetRole(target), target, model)
+        case RoleName.DRAFT:
+            draft = BatchedDraft(model, facts, clock=clock)
+            return Engine(DraftRole(draft), draft, model)
+
+
+def load_model(options: EngineOptions, *, clock: Clock) -> tuple[StepModel, EngineFacts]:
+    """The model, paced if asked for, and what its engine is told. Blocks as `load_engine` does."""
+    model, facts = _load(options)
+    if options.pace is not None:
+        model = PacedModel(model, cost_named(options.pace), clock=clock, sleep=time.sleep)
+    return model, facts
+
+
+def _load(options: EngineOptions) -> tuple[StepModel, EngineFacts]:
+    incarnation = Incarnation(uuid.uuid4().hex[:12])
+    if options.model.startswith(SCHEME):
+        scripted = load_scripted_model(
+            options.model,
+            max_length=options.max_length or DEFAULT_SCRIPTED_LENGTH,
+            max_sessions=options.max_sessions,
+        )
+        model_digest, tokenizer_digest = _digest_of_name(options.model), _digest_of_name(SCHEME)
+        return scripted, EngineFacts(
+            model_digest=model_digest, tokenizer_digest=tokenizer_digest, incarnation=incarnation
+        )
+    folder = Path(options.model)
+    digests = digests_of(folder)
+    facts = EngineFacts(
+        model_digest=digests.model,
+        tokenizer_digest=digests.tokenizer,
+        incarnation=incarnation,
+        end_tokens=FolderTokenizer(folder).end_tokens,
+    )
+    return _load_folder(folder, options), facts
+
+
+def _load_folder(folder: Path, options: EngineOptions) -> StepModel:
+    # Torch takes seconds and hundreds of megabytes: only where needed.
+    from tandem_runtime.engines.torch_engine.engine import load_torch_model  # noqa: PLC0415
+
+    return load_torch_model(
+        folder,
+        dtype=options.dtype,
+        threads=options.threads,
+        max_sessions=options.max_sessions,
+        max_length=options.max_length,
+    )
+
+
+def _digest_of_name(name: str) -> str:
+    """A script has no files; its name is what tells it apart."""
+    return f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
+
+
+@dataclass(slots=True)
+class _State:
+    """What the admin side reports while the parts come and go."""
+
+    starting: str | None = "the model is loading"
+    server: EngineServer | None = None
+    model: StepModel | None = None
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+
+    def __post_init__(self) -> None:
+        gauge = Gauge("tandem_engine_sessions", "Sessions that the engine holds now.", registry=self.registry)
+        gauge.set_function(lambda: self.server.sessions if self.server else 0)
+
+    async def memory(self, _: Request) -> Response:
+        """This engine never pushes a sequence out: a session that has no room is refused when it is opened."""
+        used = 0 if self.model is None else round(self.model.kv_used * 10000)
+        held = working_set_bytes(process=os.getpid())
+        return JSONResponse({"workingSetBytes": held, "kvBasisPoints": used, "preempting": False})
+
+    def trouble(self) -> str | None:
+        return self.starting or (self.server.refusal if self.server else None)
+
+
+async def serve_role(
+    load: Callable[[], Engine], options: ServeOptions, *, ending: asyncio.Event, name: RoleName
+) -> None:
+    """Serve what `load` gives until `ending` is set, then drain. Raises ModelRefused and OSError (a port in use)."""
+    state = _State()
+    routes = [Route("/internal/memory", state.memory)]
+    app = admin_app(trouble=state.trouble, registry=state.registry, routes=routes)
+    async with http_server(app, host=options.host, port=options.admin_port) as admin_port:
+        logger.info("loading role=%s admin=%s:%d", name, options.host, admin_port)
+        engine = await _loaded(load, ending)
+        if engine is not None:
+            with engine:
+                await _serve(engine, options, state, ending=ending, name=name)
+    logger.info("ended role=%s", name)
+
+
+async def _serve(
+    engine: Engine, options: ServeOptions, state: _State, *, ending: asyncio.Event, name: RoleName
+) -> None:
+    async with EngineServer(engine.role, host=options.host, port=options.port) as server:
+        state.server, state.model, state.starting = server, engine.model, None
+        logger.info("serving role=%s address=%s:%d", name, options.host, server.port)
+        await ending.wait()
+        logger.info("draining role=%s sessions=%d", name, server.sessions)
+        await server.drain(grace_seconds=options.grace_seconds)
+
+
+async def _loaded(load: Callable[[], Engine], ending: asyncio.Event) -> Engine | None:
+    """The engine, or None where the end is asked for first."""
+    loaded = _on_a_thread(load)
+    asked_to_end = asyncio.create_task(ending.wait())
+    either: list[asyncio.Future[Any]] = [loaded, asked_to_end]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    asked_to_end.cancel()
+    return None if loaded.cancel() else loaded.result()
+
+
+def _on_a_thread(work: Callable[[], Result]) -> asyncio.Future[Result]:
+    """A daemon, unlike those of the loop's own pool: a model half read does not keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+
+    def tell(outcome: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(lambda: None if future.done() else outcome())
+
+    def run() -> None:
+        try:
+            result = work()
+        except Exception as error:
+            tell(partial(future.set_exception, error))
+        else:
+            tell(partial(future.set_result, result))
+
+    threading.Thread(target=run, name="load", daemon=True).start()
+    return future

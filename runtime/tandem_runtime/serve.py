@@ -1,0 +1,97 @@
+"""Knows how a pair is served on one machine: both engines, the gateway and a fixed policy in one process.
+
+Refuses to know Kubernetes, and to compute: each engine steps on a thread of its own, so the event loop never waits.
+"""
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from tandem_runtime.domain.errors import ModelRefused, SettingRefused
+from tandem_runtime.domain.evidence import Ledger
+from tandem_runtime.domain.policy import ControlPolicy, SpeculationPolicy
+from tandem_runtime.engines.scripted import SCHEME
+from tandem_runtime.gateway.keys import ApiKeys
+from tandem_runtime.gateway.server import Listening, Ports, serve_gateway
+from tandem_runtime.gateway.serving import Books, Gateway, Limits
+from tandem_runtime.local import LocalModel, local_fleet, local_policy
+from tandem_runtime.policy import PolicyInForce
+from tandem_runtime.ports import Clock
+from tandem_runtime.role_server import EngineOptions, load_model
+from tandem_runtime.telemetry import Metrics
+from tandem_runtime.tokenizer import FolderTokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairOptions:
+    """A pair and how it speculates. `draft` absent: the target alone. `tokenizer` absent: the target's own."""
+
+    target: EngineOptions
+    draft: EngineOptions | None
+    tokenizer: Path | None
+    name: str | None
+    auth_file: Path | None
+    speculation: SpeculationPolicy
+    control: ControlPolicy
+    limits: Limits
+    listening: Listening
+
+
+async def serve_pair(
+    options: PairOptions, *, clock: Clock, ending: asyncio.Event, started: asyncio.Future[Ports]
+) -> None:
+    """Serve until `ending` is set. Raises SettingRefused, ModelRefused, and OSError for a port in use."""
+    tokenizer = FolderTokenizer(_tokenizer_folder(options))
+    keys = None if options.auth_file is None else ApiKeys.from_file(options.auth_file)
+    target = await _load(options.target, clock)
+    draft = None if options.draft is None else await _load(options.draft, clock)
+    if draft is not None and draft.facts.tokenizer_digest != target.facts.tokenizer_digest:
+        raise ModelRefused(
+            "the tokenizers of --draft and --target differ, so their ids mean different texts; choose a draft that was"
+            " trained with the target's tokenizer, or leave --draft out"
+        )
+    policy = local_policy(
+        served_name(options),
+        has_draft=draft is not None,
+        speculation=options.speculation,
+        control=options.control,
+    )
+    with local_fleet(target, draft, clock=clock) as fleet:
+        gateway = Gateway(
+            tokenizer=tokenizer,
+            in_force=PolicyInForce(policy),
+            fleet=fleet,
+            books=Books(Ledger(boot=secrets.token_hex(16)), Metrics()),
+            clock=clock,
+            limits=options.limits,
+        )
+        await serve_gateway(gateway, options.listening, keys=keys, ending=ending, started=started)
+
+
+def served_name(options: PairOptions) -> str:
+    """`--name`, else the name of the target's folder or script."""
+    return options.name or Path(options.target.model.rpartition(":")[2]).name
+
+
+def describe_start(options: PairOptions, ports: Ports) -> str:
+    """What a person reads first: the address and a request that works."""
+    address = f"http://{options.listening.host}:{ports.api}/v1"
+    body = f'{{"model": "{served_name(options)}", "prompt": "Once upon a time", "max_tokens": 64, "stream": true}}'
+    return (
+        f"serving {served_name(options)} at {address}\n"
+        f"metrics at http://{options.listening.host}:{ports.admin}/metrics\n"
+        f"try: curl -N {address}/completions -H 'content-type: application/json' -d '{body}'"
+    )
+
+
+def _tokenizer_folder(options: PairOptions) -> Path:
+    if options.tokenizer is not None:
+        return options.tokenizer
+    if options.target.model.startswith(SCHEME):
+        raise SettingRefused(f"--tokenizer is missing: --target {options.target.model} has no folder to take it from")
+    return Path(options.target.model)
+
+
+async def _load(options: EngineOptions, clock: Clock) -> LocalModel:
+    return LocalModel(*await asyncio.to_thread(load_model, options, clock=clock))

@@ -1,0 +1,73 @@
+"""Knows the Prometheus metrics of a gateway: counters per (revision, arm), numerators and denominators, never ratios.
+
+Refuses to know what they are judged by: the operator reads `/internal/evidence`; these are for dashboards.
+
+    acceptance of proposed   sum by (revision) (rate(tandem_spec_decode_num_accepted_tokens_total[5m]))
+                           / sum by (revision) (rate(tandem_spec_decode_num_draft_tokens_total[5m]))
+    mean accepted length     1 + accepted tokens / drafts, the same way with tandem_spec_decode_num_drafts_total
+    speed-up                 (tandem_decode_seconds_total / tandem_output_tokens_total of arm="off") / (same of "on")
+
+`drafts` are rounds with something proposed, as in vLLM. Decode seconds are summed over sequences and leave out the
+rounds that read a prompt; output tokens do not.
+"""
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+
+from tandem_runtime.domain.evidence import Arm
+from tandem_runtime.domain.tokens import Round
+
+LABELS = ("revision", "arm")
+NO_REVISION = ""
+"""The label of a request that was refused before a revision was chosen."""
+FIRST_TOKEN_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
+INTER_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
+
+
+class Metrics:
+    """All metrics in one registry of their own, so that two gateways in one process do not share them."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._drafts = self._counter("spec_decode_num_drafts", "Rounds with at least one proposed token.")
+        self._proposed = self._counter("spec_decode_num_draft_tokens", "Proposed tokens.")
+        self._accepted = self._counter("spec_decode_num_accepted_tokens", "Proposed tokens that the target accepted.")
+        self._positions = self._counter(
+            "spec_decode_num_accepted_tokens_per_pos", "Accepted tokens by position in the proposal.", "position"
+        )
+        self._output = self._counter("output_tokens", "Tokens of answers, end tokens included.")
+        self._decode = self._counter("decode_seconds", "Seconds of decoding, summed over sequences.")
+        self._requests = self._counter("requests", "Requests by HTTP status; 499 is a caller that left.", "code")
+        self._first = self._histogram(
+            "time_to_first_token_seconds", "From the request to its first token.", FIRST_TOKEN_BUCKETS
+        )
+        self._between = self._histogram(
+            "inter_token_latency_seconds", "Between two emissions of a sequence.", INTER_TOKEN_BUCKETS
+        )
+
+    def add_round(self, round: Round, *, revision: str, arm: Arm) -> None:
+        self._output.labels(revision, arm).inc(round.emitted)
+        if not round.prefill:
+            self._decode.labels(revision, arm).inc(round.seconds)
+            self._between.labels(revision, arm).observe(round.seconds)
+        if round.proposed:
+            self._drafts.labels(revision, arm).inc()
+            self._proposed.labels(revision, arm).inc(round.proposed)
+            self._accepted.labels(revision, arm).inc(round.accepted)
+            for position in range(round.accepted):
+                self._positions.labels(revision, arm, position).inc()
+
+    def add_first_token(self, seconds: float, *, revision: str, arm: Arm) -> None:
+        self._first.labels(revision, arm).observe(seconds)
+
+    def add_request(self, code: int, *, revision: str = NO_REVISION, arm: Arm = Arm.OFF) -> None:
+        self._requests.labels(revision, arm, code).inc()
+
+    def render(self) -> bytes:
+        """Prometheus text."""
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, help_text: str, *more_labels: str) -> Counter:
+        return Counter(f"tandem_{name}", help_text, (*LABELS, *more_labels), registry=self.registry)
+
+    def _histogram(self, name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"tandem_{name}", help_text, LABELS, buckets=buckets, registry=self.registry)

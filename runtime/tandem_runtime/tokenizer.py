@@ -1,0 +1,136 @@
+"""Knows how a model folder's tokenizer turns text and chats into ids, and ids into text.
+
+Refuses to know weights: it reads tokenizer.json, tokenizer_config.json, generation_config.json and config.json only.
+
+A chat template is a program from a model folder: it runs in jinja2's immutable sandbox, where it can neither reach
+Python's internals nor change its arguments. What it may call beyond jinja2 is what such templates expect:
+`raise_exception` and `strftime_now` are their convention; the latter is absent here, since text must not depend on the
+day, and a template that tests for it does without.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from jinja2 import Template, TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer as TokenizerModel
+
+from tandem_runtime.domain.errors import BadRequest, ModelRefused
+from tandem_runtime.domain.tokens import TokenId
+
+
+class FolderTokenizer:
+    """The Tokenizer port over one model folder. Raises ModelRefused, naming file and field, if it cannot be read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._model = _read_model(folder / "tokenizer.json")
+        self._settings = _read_json(folder / "tokenizer_config.json")
+        self._end_tokens = _end_tokens(folder)
+        self._template = _compile_template(folder, self._settings)
+
+    @property
+    def end_tokens(self) -> frozenset[TokenId]:
+        return self._end_tokens
+
+    @property
+    def size(self) -> int:
+        """Ids below this have text; a model's padded rows beyond it have none."""
+        return int(self._model.get_vocab_size(with_added_tokens=True))
+
+    def encode(self, text: str) -> tuple[TokenId, ...]:
+        """With the special tokens that the folder's post-processor adds, as for plain completion."""
+        return tuple(self._model.encode(text, add_special_tokens=True).ids)
+
+    def encode_chat(self, messages: Sequence[dict[str, object]]) -> tuple[TokenId, ...]:
+        """The template writes its own special tokens, so none are added."""
+        if self._template is None:
+            raise BadRequest(
+                "this model has no chat template; use /v1/completions, or serve it with a `chat_template` in"
+                " tokenizer_config.json",
+                parameter="messages",
+            )
+        try:
+            text = self._template.render(
+                messages=list(messages), add_generation_prompt=True, **_special_tokens(self._settings)
+            )
+        except TemplateError as error:
+            raise BadRequest(
+                f"the model's chat template refuses these messages: {error}", parameter="messages"
+            ) from error
+        return tuple(self._model.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Sequence[TokenId]) -> str:
+        return str(self._model.decode(list(ids), skip_special_tokens=True))
+
+
+def _read_model(path: Path) -> TokenizerModel:
+    if not path.is_file():
+        raise ModelRefused(f"{path} does not exist; name the folder that holds the model's tokenizer.json")
+    try:
+        return TokenizerModel.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception for every fault of the file
+        raise ModelRefused(f"{path} cannot be read as a tokenizer: {error}") from error
+
+
+def _read_json(path: Path) -> Mapping[str, object]:
+    if not path.is_file():
+        return {}
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelRefused(f"{path} is not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise ModelRefused(f"{path} holds {type(fields).__name__}; an object is needed")
+    return fields
+
+
+def _end_tokens(folder: Path) -> frozenset[TokenId]:
+    """`eos_token_id` of generation_config.json, else of config.json: one id or a list."""
+    for name in ("generation_config.json", "config.json"):
+        value = _read_json(folder / name).get("eos_token_id")
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(type(token) is int and token >= 0 for token in ids):
+            raise ModelRefused(f"{folder / name}: eos_token_id is {value!r}; a token id or a list of them is needed")
+        if ids:
+            return frozenset(ids)
+    return frozenset()
+
+
+def _compile_template(folder: Path, settings: Mapping[str, object]) -> Template | None:
+    source = settings.get("chat_template")
+    beside = folder / "chat_template.jinja"
+    if source is None and beside.is_file():
+        source = beside.read_text(encoding="utf-8")
+    if source is None:
+        return None
+    if not isinstance(source, str):
+        raise ModelRefused(f"{folder / 'tokenizer_config.json'}: chat_template must be one text, not several")
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.loopcontrols"],
+        autoescape=False,
+    )
+    environment.globals["raise_exception"] = _raise_exception
+    try:
+        return environment.from_string(source)
+    except TemplateError as error:
+        raise ModelRefused(f"the chat template of {folder} does not compile: {error}") from error
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _special_tokens(settings: Mapping[str, object]) -> dict[str, str]:
+    """`bos_token` and its kin, each a text or an object with `content`, by the names that templates use."""
+    named: dict[str, str] = {}
+    for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
+        value = settings.get(name)
+        if isinstance(value, dict):
+            value = value.get("content")
+        if isinstance(value, str):
+            named[name] = value
+    return named

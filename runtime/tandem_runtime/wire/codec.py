@@ -1,0 +1,416 @@
+"""Knows how domain values become bytes and come back; the only user of the message classes.
+
+Refuses to know streams, sessions' owners and who calls whom.
+
+Total both ways: a value that does not fit and bytes that make no sense are `BadRequest` naming the field, never another
+exception. What the wire rounds, by decision: seconds to microseconds, the KV share to basis points, probabilities and
+logprobs to float32. An empty proposal has no q, and a verdict's logprobs are absent or one per emitted token, so empty
+and absent are one thing there.
+
+A frame is `Requests` or `Replies` with one repeated field, and protobuf defines the concatenation of two encodings as
+their merge. So every message is encoded once, as a frame of its own, and joining frames is joining bytes.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias, assert_never
+
+from google.protobuf.message import DecodeError
+
+from tandem_runtime.domain.errors import BadRequest, TandemError
+from tandem_runtime.domain.tokens import (
+    Capabilities,
+    Incarnation,
+    Opened,
+    OpenSession,
+    Proposal,
+    ProposeRound,
+    RunRounds,
+    SamplingParameters,
+    ScoreTokens,
+    SessionId,
+    SparseRow,
+    TokenLogprob,
+    Verdict,
+    Verification,
+    VerifyRound,
+)
+from tandem_runtime.wire import faults
+from tandem_runtime.wire import verify_pb2 as pb
+
+_MICROSECONDS = 1_000_000
+_BASIS_POINTS = 10_000
+_UINT32 = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End the call that this request's number names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Free the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run has sent all its verdicts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    matches: tuple[bool, ...]
+
+
+RequestBody: TypeAlias = OpenSession | VerifyRound | RunRounds | ProposeRound | ScoreTokens | Cancel | Close
+ReplyBody: TypeAlias = Opened | Verdict | Ended | Proposal | Scored | TandemError
+
+_VERIFICATIONS = {
+    Verification.COUPLED: pb.VERIFICATION_COUPLED,
+    Verification.REJECTION: pb.VERIFICATION_REJECTION,
+}
+_VERIFICATIONS_BACK: dict[int, Verification] = {number: name for name, number in _VERIFICATIONS.items()}
+_DETERMINISMS = {"Bitwise": pb.DETERMINISM_BITWISE, "NearTie": pb.DETERMINISM_NEAR_TIE}
+_DETERMINISMS_BACK: dict[int, str] = {number: name for name, number in _DETERMINISMS.items()}
+
+
+# Requests -------------------------------------------------------------------------------------------------------------
+
+
+def request_frame(body: RequestBody, *, call: int, session: int, bound: Incarnation | None = None) -> bytes:
+    """One request as a frame. The incarnation travels only when it is not the one `bound` by Opened."""
+    with _fitting(_suspect(body)):
+        message = pb.Request(call=call, session=session)
+        if isinstance(body, VerifyRound | RunRounds | ProposeRound | ScoreTokens) and body.incarnation != bound:
+            message.incarnation = body.incarnation
+        _fill_request(message, body)
+        return pb.Requests(requests=[message]).SerializeToString()
+
+
+def _suspect(body: RequestBody) -> str:
+    """What to name if the message cannot be built: the one part of a request that a user writes as ids."""
+    return "prompt" if isinstance(body, OpenSession) else "request"
+
+
+def _fill_request(message: pb.Request, body: RequestBody) -> None:
+    match body:
+        case OpenSession():
+            message.open.CopyFrom(_open_message(body))
+        case VerifyRound():
+            q = _row_messages(body.proposal.q)
+            message.verify.CopyFrom(pb.Verify(round=body.round, offset=body.offset, ids=body.proposal.ids, q=q))
+        case RunRounds():
+            message.run.CopyFrom(pb.Run(round=body.round, offset=body.offset, max_tokens=body.max_tokens))
+        case ProposeRound():
+            message.propose.CopyFrom(pb.Propose(base=body.base, committed=body.committed, k=body.k))
+        case ScoreTokens():
+            message.score.CopyFrom(pb.Score(base=body.base, ids=body.ids))
+        case Cancel():
+            message.cancel.SetInParent()
+        case Close():
+            message.close.SetInParent()
+        case _:
+            assert_never(body)
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingRequest:
+    """A request whose numbers are read and whose body is not yet: that needs the session that the number stands for."""
+
+    call: int
+    session: int
+    message: pb.Request
+
+    @property
+    def kind(self) -> str | None:
+        """The name of the kind in verify.proto, or None for one that this release does not know."""
+        kind: str | None = self.message.WhichOneof("kind")
+        return kind
+
+    def body(self, *, session: SessionId, bound: Incarnation) -> RequestBody:
+        """Raises BadRequest naming the field."""
+        named = Incarnation(self.message.incarnation) or bound
+        return decode_request(self.message, session=session, incarnation=named)
+
+
+def read_requests(frame: bytes) -> list[IncomingRequest]:
+    """Raises BadRequest if the frame is not `Requests` at all."""
+    try:
+        requests = pb.Requests.FromString(frame).requests
+    except DecodeError as error:
+        raise BadRequest(
+            f"a frame of {len(frame)} bytes is not tandem.verify.v1.Requests", parameter="frame"
+        ) from error
+    return [IncomingRequest(call=each.call, session=each.session, message=each) for each in requests]
+
+
+def decode_request(message: pb.Request, *, session: SessionId, incarnation: Incarnation) -> RequestBody:
+    match message.WhichOneof("kind"):
+        case "open":
+            return _open_value(message.open, session)
+        case "verify":
+            verify = message.verify
+            proposal = Proposal(ids=tuple(verify.ids), q=_row_values(verify.q, len(verify.ids), "verify.q"))
+            return VerifyRound(session, incarnation, verify.round, verify.offset, proposal)
+        case "run":
+            run = message.run
+            return RunRounds(session, incarnation, run.round, run.offset, run.max_tokens)
+        case "propose":
+            propose = message.propose
+            return ProposeRound(session, incarnation, propose.base, tuple(propose.committed), propose.k)
+        case "score":
+            return ScoreTokens(session, incarnation, message.score.base, tuple(message.score.ids))
+        case "cancel":
+            return Cancel()
+        case "close":
+            return Close()
+        case _:
+            raise BadRequest("a request without a kind that this release knows", parameter="kind")
+
+
+def _open_message(request: OpenSession) -> pb.Open:
+    return pb.Open(
+        prompt=request.prompt,
+        output=request.output,
+        parameters=_parameters_message(request.parameters),
+        verification=_VERIFICATIONS[request.verification],
+        max_tokens=request.max_tokens,
+        logprobs=request.logprobs,
+    )
+
+
+def _open_value(message: pb.Open, session: SessionId) -> OpenSession:
+    if not message.HasField("parameters"):
+        raise BadRequest("open.parameters is missing: the seed is in it", parameter="open.parameters")
+    return OpenSession(
+        session=session,
+        prompt=tuple(message.prompt),
+        output=tuple(message.output),
+        parameters=_parameters_value(message.parameters),
+        verification=_verification_value(message.verification, "open.verification"),
+        max_tokens=message.max_tokens,
+        logprobs=message.logprobs if message.HasField("logprobs") else None,
+    )
+
+
+def _parameters_message(value: SamplingParameters) -> pb.SamplingParameters:
+    return pb.SamplingParameters(
+        seed=value.seed,
+        choice=value.choice,
+        temperature=value.temperature,
+        top_k=value.top_k,
+        top_p=value.top_p,
+        min_p=value.min_p,
+        bias_ids=[token for token, _ in value.logit_bias],
+        bias_values=[bias for _, bias in value.logit_bias],
+    )
+
+
+def _parameters_value(message: pb.SamplingParameters) -> SamplingParameters:
+    return SamplingParameters(
+        seed=message.seed,
+        choice=message.choice,
+        temperature=message.temperature,
+        top_k=message.top_k,
+        top_p=message.top_p,
+        min_p=message.min_p,
+        logit_bias=_pairs(message.bias_ids, message.bias_values, "open.parameters.bias_values"),
+    )
+
+
+# Replies --------------------------------------------------------------------------------------------------------------
+
+
+def reply_frame(body: ReplyBody, *, call: int) -> bytes:
+    """One reply as a frame; `call` 0 answers a frame that could not be read."""
+    with _fitting("reply"):
+        message = pb.Reply(call=call)
+        _fill_reply(message, body)
+        return pb.Replies(replies=[message]).SerializeToString()
+
+
+def _fill_reply(message: pb.Reply, body: ReplyBody) -> None:
+    match body:
+        case Opened():
+            message.opened.CopyFrom(pb.Opened(incarnation=body.incarnation, cached_tokens=body.cached_tokens))
+        case Verdict():
+            message.verdict.CopyFrom(_verdict_message(body))
+        case Ended():
+            message.ended.SetInParent()
+        case Proposal():
+            spent = _scaled(body.draft_seconds, _MICROSECONDS)
+            message.proposal.CopyFrom(pb.Proposal(ids=body.ids, q=_row_messages(body.q), draft_microseconds=spent))
+        case Scored():
+            message.scored.matches.extend(body.matches)
+            message.scored.SetInParent()
+        case TandemError():
+            message.failure.CopyFrom(faults.failure_message(body))
+        case _:
+            assert_never(body)
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingReply:
+    """A reply whose number is read and whose body is not yet, so that one without meaning fails its own call only."""
+
+    call: int
+    message: pb.Reply
+
+    def body(self) -> ReplyBody:
+        """A failure comes back as the error that it stands for. Raises BadRequest for a reply that means nothing."""
+        return decode_reply(self.message)
+
+
+def read_replies(frame: bytes) -> list[IncomingReply]:
+    """In order. Raises BadRequest if the frame is not `Replies` at all."""
+    try:
+        replies = pb.Replies.FromString(frame).replies
+    except DecodeError as error:
+        raise BadRequest(f"{len(frame)} bytes are not tandem.verify.v1.Replies", parameter="frame") from error
+    return [IncomingReply(call=each.call, message=each) for each in replies]
+
+
+def decode_reply(message: pb.Reply) -> ReplyBody:
+    match message.WhichOneof("kind"):
+        case "opened":
+            return Opened(Incarnation(message.opened.incarnation), message.opened.cached_tokens)
+        case "verdict":
+            return _verdict_value(message.verdict)
+        case "ended":
+            return Ended()
+        case "proposal":
+            ids = tuple(message.proposal.ids)
+            q = _row_values(message.proposal.q, len(ids), "proposal.q")
+            return Proposal(ids=ids, q=q, draft_seconds=message.proposal.draft_microseconds / _MICROSECONDS)
+        case "scored":
+            return Scored(tuple(message.scored.matches))
+        case "failure":
+            return faults.error_value(message.failure)
+        case _:
+            raise BadRequest("a reply without a kind that this release knows", parameter="kind")
+
+
+def _verdict_message(value: Verdict) -> pb.Verdict:
+    return pb.Verdict(
+        round=value.round,
+        offset=value.offset,
+        accepted=value.accepted,
+        token=value.token,
+        logprobs=[_logprob_message(each) for each in value.logprobs or ()],
+        queue_microseconds=_scaled(value.queue_seconds, _MICROSECONDS),
+        forward_microseconds=_scaled(value.forward_seconds, _MICROSECONDS),
+        kv_used_basis_points=_scaled(value.kv_used, _BASIS_POINTS),
+    )
+
+
+def _verdict_value(message: pb.Verdict) -> Verdict:
+    return Verdict(
+        round=message.round,
+        offset=message.offset,
+        accepted=message.accepted,
+        token=message.token,
+        logprobs=tuple(_logprob_value(each) for each in message.logprobs) or None,
+        queue_seconds=message.queue_microseconds / _MICROSECONDS,
+        forward_seconds=message.forward_microseconds / _MICROSECONDS,
+        kv_used=message.kv_used_basis_points / _BASIS_POINTS,
+    )
+
+
+def _logprob_message(value: TokenLogprob) -> pb.TokenLogprob:
+    top_ids, top_logprobs = [token for token, _ in value.top], [logprob for _, logprob in value.top]
+    return pb.TokenLogprob(logprob=value.logprob, top_ids=top_ids, top_logprobs=top_logprobs)
+
+
+def _logprob_value(message: pb.TokenLogprob) -> TokenLogprob:
+    top = _pairs(message.top_ids, message.top_logprobs, "verdict.logprobs.top_logprobs")
+    return TokenLogprob(logprob=message.logprob, top=top)
+
+
+# Capabilities ---------------------------------------------------------------------------------------------------------
+
+
+def describe_request() -> bytes:
+    return pb.DescribeRequest().SerializeToString()
+
+
+def capabilities_bytes(value: Capabilities) -> bytes:
+    with _fitting("capabilities"):
+        return pb.DescribeReply(
+            model_digest=value.model_digest,
+            tokenizer_digest=value.tokenizer_digest,
+            vocab_size=value.vocab_size,
+            max_length=value.max_length,
+            determinism=_DETERMINISMS[value.determinism],
+            verifications=[_VERIFICATIONS[each] for each in value.verifications],
+        ).SerializeToString()
+
+
+def read_capabilities(encoded: bytes) -> Capabilities:
+    """Raises BadRequest for bytes or enum values that this release does not know."""
+    try:
+        message = pb.DescribeReply.FromString(encoded)
+    except DecodeError as error:
+        raise BadRequest("the answer is not tandem.verify.v1.DescribeReply", parameter="describe") from error
+    determinism = _DETERMINISMS_BACK.get(message.determinism)
+    if determinism is None:
+        raise BadRequest(
+            f"determinism {message.determinism} is not one that this release knows", parameter="determinism"
+        )
+    return Capabilities(
+        model_digest=message.model_digest,
+        tokenizer_digest=message.tokenizer_digest,
+        vocab_size=message.vocab_size,
+        max_length=message.max_length,
+        determinism=determinism,
+        verifications=tuple(_verification_value(each, "verifications") for each in message.verifications),
+    )
+
+
+# Parts ----------------------------------------------------------------------------------------------------------------
+
+
+def _verification_value(number: int, path: str) -> Verification:
+    value = _VERIFICATIONS_BACK.get(number)
+    if value is None:
+        raise BadRequest(f"{path}: {number} is not a verification that this release knows", parameter=path)
+    return value
+
+
+def _row_messages(rows: Sequence[SparseRow] | None) -> Iterator[pb.SparseRow]:
+    return (pb.SparseRow(ids=row.ids, probabilities=row.probabilities) for row in rows or ())
+
+
+def _row_values(rows: Sequence[pb.SparseRow], k: int, path: str) -> tuple[SparseRow, ...] | None:
+    if not rows:
+        return None
+    if len(rows) != k:
+        raise BadRequest(f"{path}: {len(rows)} rows for {k} proposed ids; send one row per id or none", parameter=path)
+    return tuple(_row_value(row, path) for row in rows)
+
+
+def _row_value(row: pb.SparseRow, path: str) -> SparseRow:
+    if len(row.ids) != len(row.probabilities):
+        raise BadRequest(f"{path}: {len(row.ids)} ids but {len(row.probabilities)} probabilities", parameter=path)
+    return SparseRow(tuple(row.ids), tuple(row.probabilities))
+
+
+def _pairs(ids: Sequence[int], values: Sequence[float], path: str) -> tuple[tuple[int, float], ...]:
+    if len(ids) != len(values):
+        raise BadRequest(f"{path}: {len(ids)} ids but {len(values)} values", parameter=path)
+    return tuple(zip(ids, values, strict=True))
+
+
+def _scaled(value: float, unit: int) -> int:
+    """`value` in whole units; a clock that stepped back or ran for an hour saturates instead of failing the round."""
+    return min(max(round(value * unit), 0), _UINT32)
+
+
+@contextmanager
+def _fitting(what: str) -> Iterator[None]:
+    """Protobuf refuses an integer outside its field's range by ValueError, and a wrong type by TypeError."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadRequest(f"a {what} holds a value that the wire cannot carry: {error}", parameter=what) from error

@@ -1,0 +1,281 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Verification(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    VERIFICATION_UNSPECIFIED: _ClassVar[Verification]
+    VERIFICATION_COUPLED: _ClassVar[Verification]
+    VERIFICATION_REJECTION: _ClassVar[Verification]
+
+class Determinism(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DETERMINISM_UNSPECIFIED: _ClassVar[Determinism]
+    DETERMINISM_BITWISE: _ClassVar[Determinism]
+    DETERMINISM_NEAR_TIE: _ClassVar[Determinism]
+
+class ErrorKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ERROR_KIND_UNSPECIFIED: _ClassVar[ErrorKind]
+    ERROR_KIND_BAD_REQUEST: _ClassVar[ErrorKind]
+    ERROR_KIND_OVERLOADED: _ClassVar[ErrorKind]
+    ERROR_KIND_SESSION_LOST: _ClassVar[ErrorKind]
+    ERROR_KIND_STALE_OFFSET: _ClassVar[ErrorKind]
+    ERROR_KIND_NOT_A_NUMBER: _ClassVar[ErrorKind]
+    ERROR_KIND_INTERNAL: _ClassVar[ErrorKind]
+    ERROR_KIND_CANCELLED: _ClassVar[ErrorKind]
+VERIFICATION_UNSPECIFIED: Verification
+VERIFICATION_COUPLED: Verification
+VERIFICATION_REJECTION: Verification
+DETERMINISM_UNSPECIFIED: Determinism
+DETERMINISM_BITWISE: Determinism
+DETERMINISM_NEAR_TIE: Determinism
+ERROR_KIND_UNSPECIFIED: ErrorKind
+ERROR_KIND_BAD_REQUEST: ErrorKind
+ERROR_KIND_OVERLOADED: ErrorKind
+ERROR_KIND_SESSION_LOST: ErrorKind
+ERROR_KIND_STALE_OFFSET: ErrorKind
+ERROR_KIND_NOT_A_NUMBER: ErrorKind
+ERROR_KIND_INTERNAL: ErrorKind
+ERROR_KIND_CANCELLED: ErrorKind
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeReply(_message.Message):
+    __slots__ = ("model_digest", "tokenizer_digest", "vocab_size", "max_length", "determinism", "verifications")
+    MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MAX_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    DETERMINISM_FIELD_NUMBER: _ClassVar[int]
+    VERIFICATIONS_FIELD_NUMBER: _ClassVar[int]
+    model_digest: str
+    tokenizer_digest: str
+    vocab_size: int
+    max_length: int
+    determinism: Determinism
+    verifications: _containers.RepeatedScalarFieldContainer[Verification]
+    def __init__(self, model_digest: _Optional[str] = ..., tokenizer_digest: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_length: _Optional[int] = ..., determinism: _Optional[_Union[Determinism, str]] = ..., verifications: _Optional[_Iterable[_Union[Verification, str]]] = ...) -> None: ...
+
+class Requests(_message.Message):
+    __slots__ = ("requests",)
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    requests: _containers.RepeatedCompositeFieldContainer[Request]
+    def __init__(self, requests: _Optional[_Iterable[_Union[Request, _Mapping]]] = ...) -> None: ...
+
+class Replies(_message.Message):
+    __slots__ = ("replies",)
+    REPLIES_FIELD_NUMBER: _ClassVar[int]
+    replies: _containers.RepeatedCompositeFieldContainer[Reply]
+    def __init__(self, replies: _Optional[_Iterable[_Union[Reply, _Mapping]]] = ...) -> None: ...
+
+class Request(_message.Message):
+    __slots__ = ("call", "session", "incarnation", "open", "verify", "run", "propose", "score", "cancel", "close")
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    PROPOSE_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    call: int
+    session: int
+    incarnation: str
+    open: Open
+    verify: Verify
+    run: Run
+    propose: Propose
+    score: Score
+    cancel: Cancel
+    close: Close
+    def __init__(self, call: _Optional[int] = ..., session: _Optional[int] = ..., incarnation: _Optional[str] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., verify: _Optional[_Union[Verify, _Mapping]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., propose: _Optional[_Union[Propose, _Mapping]] = ..., score: _Optional[_Union[Score, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ...) -> None: ...
+
+class Reply(_message.Message):
+    __slots__ = ("call", "opened", "verdict", "ended", "proposal", "scored", "failure")
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    PROPOSAL_FIELD_NUMBER: _ClassVar[int]
+    SCORED_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    call: int
+    opened: Opened
+    verdict: Verdict
+    ended: Ended
+    proposal: Proposal
+    scored: Scored
+    failure: Failure
+    def __init__(self, call: _Optional[int] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., proposal: _Optional[_Union[Proposal, _Mapping]] = ..., scored: _Optional[_Union[Scored, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+
+class SamplingParameters(_message.Message):
+    __slots__ = ("seed", "choice", "temperature", "top_k", "top_p", "min_p", "bias_ids", "bias_values")
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    TOP_P_FIELD_NUMBER: _ClassVar[int]
+    MIN_P_FIELD_NUMBER: _ClassVar[int]
+    BIAS_IDS_FIELD_NUMBER: _ClassVar[int]
+    BIAS_VALUES_FIELD_NUMBER: _ClassVar[int]
+    seed: int
+    choice: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    bias_ids: _containers.RepeatedScalarFieldContainer[int]
+    bias_values: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, seed: _Optional[int] = ..., choice: _Optional[int] = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., bias_ids: _Optional[_Iterable[int]] = ..., bias_values: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class Open(_message.Message):
+    __slots__ = ("prompt", "output", "parameters", "verification", "max_tokens", "logprobs")
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    VERIFICATION_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    prompt: _containers.RepeatedScalarFieldContainer[int]
+    output: _containers.RepeatedScalarFieldContainer[int]
+    parameters: SamplingParameters
+    verification: Verification
+    max_tokens: int
+    logprobs: int
+    def __init__(self, prompt: _Optional[_Iterable[int]] = ..., output: _Optional[_Iterable[int]] = ..., parameters: _Optional[_Union[SamplingParameters, _Mapping]] = ..., verification: _Optional[_Union[Verification, str]] = ..., max_tokens: _Optional[int] = ..., logprobs: _Optional[int] = ...) -> None: ...
+
+class Opened(_message.Message):
+    __slots__ = ("incarnation", "cached_tokens")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    incarnation: str
+    cached_tokens: int
+    def __init__(self, incarnation: _Optional[str] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
+
+class SparseRow(_message.Message):
+    __slots__ = ("ids", "probabilities")
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    probabilities: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, ids: _Optional[_Iterable[int]] = ..., probabilities: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class Verify(_message.Message):
+    __slots__ = ("round", "offset", "ids", "q")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    Q_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    offset: int
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    q: _containers.RepeatedCompositeFieldContainer[SparseRow]
+    def __init__(self, round: _Optional[int] = ..., offset: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., q: _Optional[_Iterable[_Union[SparseRow, _Mapping]]] = ...) -> None: ...
+
+class Run(_message.Message):
+    __slots__ = ("round", "offset", "max_tokens")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    offset: int
+    max_tokens: int
+    def __init__(self, round: _Optional[int] = ..., offset: _Optional[int] = ..., max_tokens: _Optional[int] = ...) -> None: ...
+
+class Propose(_message.Message):
+    __slots__ = ("base", "committed", "k")
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    K_FIELD_NUMBER: _ClassVar[int]
+    base: int
+    committed: _containers.RepeatedScalarFieldContainer[int]
+    k: int
+    def __init__(self, base: _Optional[int] = ..., committed: _Optional[_Iterable[int]] = ..., k: _Optional[int] = ...) -> None: ...
+
+class Score(_message.Message):
+    __slots__ = ("base", "ids")
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    base: int
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, base: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Cancel(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Close(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TokenLogprob(_message.Message):
+    __slots__ = ("logprob", "top_ids", "top_logprobs")
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    TOP_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    logprob: float
+    top_ids: _containers.RepeatedScalarFieldContainer[int]
+    top_logprobs: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, logprob: _Optional[float] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class Verdict(_message.Message):
+    __slots__ = ("round", "offset", "accepted", "token", "logprobs", "queue_microseconds", "forward_microseconds", "kv_used_basis_points")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_MICROSECONDS_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_MICROSECONDS_FIELD_NUMBER: _ClassVar[int]
+    KV_USED_BASIS_POINTS_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    offset: int
+    accepted: int
+    token: int
+    logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
+    queue_microseconds: int
+    forward_microseconds: int
+    kv_used_basis_points: int
+    def __init__(self, round: _Optional[int] = ..., offset: _Optional[int] = ..., accepted: _Optional[int] = ..., token: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., queue_microseconds: _Optional[int] = ..., forward_microseconds: _Optional[int] = ..., kv_used_basis_points: _Optional[int] = ...) -> None: ...
+
+class Ended(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Proposal(_message.Message):
+    __slots__ = ("ids", "q", "draft_microseconds")
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    Q_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_MICROSECONDS_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    q: _containers.RepeatedCompositeFieldContainer[SparseRow]
+    draft_microseconds: int
+    def __init__(self, ids: _Optional[_Iterable[int]] = ..., q: _Optional[_Iterable[_Union[SparseRow, _Mapping]]] = ..., draft_microseconds: _Optional[int] = ...) -> None: ...
+
+class Scored(_message.Message):
+    __slots__ = ("matches",)
+    MATCHES_FIELD_NUMBER: _ClassVar[int]
+    matches: _containers.RepeatedScalarFieldContainer[bool]
+    def __init__(self, matches: _Optional[_Iterable[bool]] = ...) -> None: ...
+
+class Failure(_message.Message):
+    __slots__ = ("kind", "message", "parameter", "retry_after_seconds")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    kind: ErrorKind
+    message: str
+    parameter: str
+    retry_after_seconds: int
+    def __init__(self, kind: _Optional[_Union[ErrorKind, str]] = ..., message: _Optional[str] = ..., parameter: _Optional[str] = ..., retry_after_seconds: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,34 @@
+"""One dev cluster for all cluster tests of a run, in a folder of its own beside any that a person may be using."""
+
+import asyncio
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from tandem_devcluster.build import ensure_built
+from tandem_devcluster.lifecycle import Plan, start, stop
+from tandem_devcluster.machine import DEFAULT_MACHINES
+from tandem_devcluster.state import StateFolder
+from tandem_devcluster.testing import Cluster
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The running cluster: nodes cpu-0, l4-0 (4 GPUs) and h100-0 (8 GPUs); crash back-off is 1, 2, 4, ... seconds."""
+    state = StateFolder(tmp_path_factory.mktemp("devcluster") / "state")
+    start(state, asyncio.run(ensure_built()), Plan(DEFAULT_MACHINES, backoff_base_seconds=1.0))
+    try:
+        yield Cluster(state)
+    finally:
+        stop(state)
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[str]:
+    """A namespace of the test's own, with its default service account there."""
+    name = f"test-{secrets.token_hex(4)}"
+    cluster.kubectl("create", "namespace", name)
+    cluster.kubectl("wait", "-n", name, "--for=create", "serviceaccount/default", "--timeout=30s")
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--wait=false")

@@ -1,0 +1,107 @@
+"""What the evidence counts, and when slots are told."""
+
+import pytest
+
+from tandem_runtime.domain.evidence import (
+    FIRST_TOKEN_EDGES_MILLISECONDS,
+    Arm,
+    Ledger,
+    SlotKey,
+    StratumKey,
+    first_token_bin,
+)
+from tandem_runtime.domain.policy import RevisionName, RoleHash
+from tandem_runtime.domain.tokens import Round
+
+KEY = StratumKey(12, RevisionName("b07d51ee"))
+
+
+def round_of(proposed: int, accepted: int, *, cut: int = 0) -> Round:
+    return Round(proposed, accepted, accepted + 1, 0.0, 0.01, cut=cut)
+
+
+def slot(number: int, *, arm: Arm = Arm.ON, pod: str = "uid") -> SlotKey:
+    return SlotKey(pod, RoleHash("91ab02c4"), number, arm, 12, RevisionName("b07d51ee"))
+
+
+def test_acceptance_counts_examined_tokens_and_plain_rounds_count_as_rounds_only() -> None:
+    stratum = Ledger(boot="b").stratum(KEY)
+    for one in (round_of(4, 4), round_of(4, 1), round_of(0, 0), round_of(4, 1, cut=3)):
+        stratum.add(one, bucket=5)
+    assert (stratum.accepted[5], stratum.examined[5]) == (6, 7)
+    assert (sum(stratum.accepted), sum(stratum.examined)) == (6, 7)
+    assert (stratum.rounds, stratum.speculating, stratum.proposed, stratum.emitted) == (4, 3, 12, 10)
+
+
+def test_the_document_is_the_contracts() -> None:
+    ledger = Ledger(boot="4be1")
+    stratum = ledger.stratum(KEY)
+    stratum.add(round_of(4, 3), bucket=0)
+    stratum.requests, stratum.errors = 2, 1
+    ledger.add_decode(slot(3), ends_at=80.0, tokens=8, seconds=0.0914)
+    document = ledger.document(wall=100.0, policy=12, admitted={"targets": {"91ab02c4": 2}, "drafts": {}}, serving=True)
+    zeros = [0] * 127
+    assert document == {
+        "version": 1,
+        "boot": "4be1",
+        "policy": 12,
+        "admitted": {"targets": {"91ab02c4": 2}, "drafts": {}},
+        "serving": True,
+        "strata": [
+            {
+                "policy": 12,
+                "revision": "b07d51ee",
+                "requests": 2,
+                "errors": 1,
+                "acceptance": {"accepted": [3, *zeros], "examined": [4, *zeros], "requests": [0, *zeros]},
+                "rounds": 1,
+                "proposed": 4,
+                "emitted": 4,
+                "speculating": 1,
+                "shadow": {"matched": [0, *zeros], "examined": [0, *zeros]},
+                "firstToken": {
+                    "edgesMilliseconds": list(FIRST_TOKEN_EDGES_MILLISECONDS),
+                    "counts": [0] * (len(FIRST_TOKEN_EDGES_MILLISECONDS) + 1),
+                },
+            }
+        ],
+        "slots": [
+            {
+                "pod": "uid",
+                "target": "91ab02c4",
+                "slot": 3,
+                "arm": "on",
+                "policy": 12,
+                "revision": "b07d51ee",
+                "tokens": 8,
+                "milliseconds": 91,
+            }
+        ],
+    }
+
+
+def test_slots_are_told_once_closed_oldest_first_and_for_an_hour() -> None:
+    ledger = Ledger(boot="b")
+    for number in (7, 5, 6):
+        ledger.add_decode(slot(number), ends_at=20.0 * (number + 1), tokens=1, seconds=1.0)
+    assert [key.slot for key, _ in ledger.closed_slots(wall=139.0)] == [5]
+    assert [key.slot for key, _ in ledger.closed_slots(wall=160.0)] == [5, 6, 7]
+    assert [key.slot for key, _ in ledger.closed_slots(wall=120.0 + 3600)] == [5, 6, 7]
+    assert [key.slot for key, _ in ledger.closed_slots(wall=121.0 + 3900)] == [6, 7]
+
+
+def test_rounds_of_one_slot_add_up_and_arms_stay_apart() -> None:
+    ledger = Ledger(boot="b")
+    for seconds in (0.0004, 0.0004, 0.0004):
+        ledger.add_decode(slot(1), ends_at=40.0, tokens=2, seconds=seconds)
+    ledger.add_decode(slot(1, pod="other", arm=Arm.OFF), ends_at=40.0, tokens=1, seconds=0.02)
+    told = ledger.document(wall=40.0, policy=12, admitted={}, serving=True)["slots"]
+    assert [(one["pod"], one["arm"], one["tokens"], one["milliseconds"]) for one in told] == [
+        ("other", "off", 1, 20),
+        ("uid", "on", 6, 1),
+    ]
+
+
+@pytest.mark.parametrize(("seconds", "index"), [(0.0, 0), (0.010, 0), (0.0101, 1), (60.0, 21), (61.0, 22)])
+def test_a_first_token_falls_below_the_first_edge_that_holds_it(seconds: float, index: int) -> None:
+    assert first_token_bin(seconds) == index

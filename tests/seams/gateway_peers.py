@@ -1,0 +1,144 @@
+"""A whole gateway in one process: real engines over scripted models, a real server on a loopback port."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx
+
+from tandem_runtime.admin import http_server
+from tandem_runtime.domain.evidence import Ledger, StratumFields
+from tandem_runtime.domain.policy import ControlPolicy, Policy, SpeculationMode, SpeculationPolicy
+from tandem_runtime.domain.tokens import Incarnation, TokenId
+from tandem_runtime.engines.scripted import Script, ScriptedModel
+from tandem_runtime.engines.sessions import EngineFacts
+from tandem_runtime.gateway.app import Api
+from tandem_runtime.gateway.keys import ApiKeys
+from tandem_runtime.gateway.serving import Books, Gateway, Limits
+from tandem_runtime.local import LocalModel, local_fleet, local_policy
+from tandem_runtime.policy import PolicyInForce
+from tandem_runtime.ports import StepModel
+from tandem_runtime.telemetry import Metrics
+from tandem_runtime.testing import TableTokenizer
+
+
+class ShiftedClock:
+    """The system's clock; its wall time can be moved on."""
+
+    def __init__(self) -> None:
+        self.shift = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def wall(self) -> float:
+        return time.time() + self.shift
+
+
+LETTERS = [bytes([code]) for code in b"abcdefg"]
+
+
+def always(k: int) -> SpeculationPolicy:
+    """K = k in every round, as the cases say it."""
+    return SpeculationPolicy(mode=SpeculationMode.ALWAYS, min_draft_tokens=k, max_draft_tokens=k)
+
+
+def local(
+    model: StepModel | Script, name: str, *, end_tokens: Sequence[TokenId] = (), max_length: int = 256
+) -> LocalModel:
+    step_model = ScriptedModel(model, max_length=max_length) if callable(model) else model
+    facts = EngineFacts(
+        model_digest=f"sha256:{name}",
+        tokenizer_digest="sha256:table",
+        incarnation=Incarnation(f"uid-{name}"),
+        end_tokens=frozenset(end_tokens),
+    )
+    return LocalModel(step_model, facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    url: str
+    gateway: Gateway
+    http: httpx.AsyncClient
+    clock: ShiftedClock
+
+    async def plain(self, path: str = "/v1/completions", **fields: Any) -> dict[str, Any]:
+        body = {"model": "chat", **fields}
+        reply = await self.http.post(path, json=body)
+        assert reply.status_code == 200, reply.text
+        return dict(reply.json())
+
+    async def stream(self, path: str = "/v1/completions", **fields: Any) -> AsyncIterator[dict[str, Any]]:
+        """The events of a stream, `[DONE]` left out; fails if the stream ends without it and without an error."""
+        body = {"model": "chat", "stream": True, **fields}
+        last = ""
+        async with self.http.stream("POST", path, json=body) as reply:
+            async for line in reply.aiter_lines():
+                if line.startswith("data: {"):
+                    yield json.loads(line[6:])
+                last = line or last
+        assert last == "data: [DONE]" or '"error"' in last
+
+    def stratum(self) -> StratumFields:
+        """The only stratum of the evidence."""
+        (only,) = self.gateway.evidence()["strata"]
+        return only
+
+    def put_policy(self, **changes: Any) -> Policy:
+        policy = self.gateway.in_force.policy
+        assert policy is not None
+        self.gateway.in_force.policy = replace(policy, number=policy.number + 1, **changes)
+        return self.gateway.in_force.policy
+
+
+@asynccontextmanager
+async def running_gateway(
+    target: StepModel | Script,
+    draft: StepModel | Script | None = None,
+    *,
+    table: Sequence[bytes] = LETTERS,
+    end_tokens: Sequence[TokenId] = (),
+    speculation: SpeculationPolicy | None = None,
+    control: ControlPolicy | None = None,
+    limits: Limits | None = None,
+    keys: ApiKeys | None = None,
+    max_length: int = 256,
+    draft_length: int = 256,
+) -> AsyncIterator[Running]:
+    clock = ShiftedClock()
+    pair = (
+        local(target, "target", end_tokens=end_tokens, max_length=max_length),
+        None if draft is None else local(draft, "draft", end_tokens=end_tokens, max_length=draft_length),
+    )
+    with local_fleet(*pair, clock=clock) as fleet:
+        gateway = Gateway(
+            tokenizer=TableTokenizer(table, end_tokens=frozenset(end_tokens)),
+            in_force=PolicyInForce(
+                local_policy(
+                    "chat",
+                    has_draft=draft is not None,
+                    speculation=speculation or SpeculationPolicy(),
+                    control=control or ControlPolicy(off_percent=0),
+                )
+            ),
+            fleet=fleet,
+            books=Books(Ledger(boot="boot"), Metrics()),
+            clock=clock,
+            limits=limits or Limits(),
+        )
+        async with http_server(Api(gateway, keys=keys).app(), host="127.0.0.1", port=0, grace_seconds=2) as port:
+            url = f"http://127.0.0.1:{port}"
+            async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+                yield Running(url, gateway, http, clock)
+
+
+async def until(condition: Callable[[], bool], *, seconds: float = 30.0) -> None:
+    """Returns once `condition` holds; the test fails if it does not in time."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)

@@ -1,0 +1,242 @@
+"""The codec is total: every domain value comes back whole, and bytes without sense are a BadRequest, nothing else."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem_runtime.domain.errors import (
+    BadRequest,
+    Cancelled,
+    DraftLost,
+    ModelRefused,
+    NotANumber,
+    Overloaded,
+    SessionLost,
+    StaleOffset,
+    TandemError,
+    TargetLost,
+)
+from tandem_runtime.domain.tokens import (
+    Capabilities,
+    Incarnation,
+    Opened,
+    OpenSession,
+    Proposal,
+    ProposeRound,
+    RunRounds,
+    SamplingParameters,
+    ScoreTokens,
+    SessionId,
+    SparseRow,
+    TokenLogprob,
+    Verdict,
+    Verification,
+    VerifyRound,
+)
+from tandem_runtime.wire import codec
+from tandem_runtime.wire import verify_pb2 as pb
+from tandem_runtime.wire.codec import Cancel, Close, Ended, ReplyBody, RequestBody, Scored
+
+SESSION, BOUND = SessionId("s"), Incarnation("bound")
+
+counts = st.integers(0, 2**32 - 1)
+floats = st.floats(allow_nan=False)
+singles = st.floats(allow_nan=False, width=32)
+ids = st.lists(counts, max_size=12).map(tuple)
+incarnations = st.sampled_from([BOUND, Incarnation("another")])
+micro = counts.map(lambda n: n / 1_000_000)
+share = st.integers(0, 10_000).map(lambda n: n / 10_000)
+texts = st.text(st.characters(codec="utf-8"), max_size=20)
+
+parameters = st.builds(
+    SamplingParameters,
+    seed=st.integers(0, 2**64 - 1),
+    choice=counts,
+    temperature=floats,
+    top_k=counts,
+    top_p=floats,
+    min_p=floats,
+    logit_bias=st.lists(st.tuples(counts, floats), max_size=4).map(tuple),
+)
+rows = st.lists(st.tuples(counts, singles), max_size=5).map(
+    lambda pairs: SparseRow(tuple(token for token, _ in pairs), tuple(p for _, p in pairs))
+)
+
+
+@st.composite
+def proposals(draw: st.DrawFn, *, seconds: bool = True) -> Proposal:
+    proposed = draw(ids)
+    q = draw(st.none() | st.lists(rows, min_size=len(proposed), max_size=len(proposed)).map(tuple))
+    return Proposal(ids=proposed, q=q or None, draft_seconds=draw(micro) if seconds else 0.0)
+
+
+requests: st.SearchStrategy[RequestBody] = st.one_of(
+    st.builds(
+        OpenSession,
+        session=st.just(SESSION),
+        prompt=ids,
+        output=ids,
+        parameters=parameters,
+        verification=st.sampled_from(Verification),
+        max_tokens=counts,
+        logprobs=st.none() | counts,
+    ),
+    st.builds(VerifyRound, st.just(SESSION), incarnations, counts, counts, proposals(seconds=False)),
+    st.builds(RunRounds, st.just(SESSION), incarnations, counts, counts, counts),
+    st.builds(ProposeRound, st.just(SESSION), incarnations, counts, ids, counts),
+    st.builds(ScoreTokens, st.just(SESSION), incarnations, counts, ids),
+    st.just(Cancel()),
+    st.just(Close()),
+)
+logprobs = st.builds(TokenLogprob, singles, st.lists(st.tuples(counts, singles), max_size=3).map(tuple))
+replies: st.SearchStrategy[ReplyBody] = st.one_of(
+    st.builds(Opened, st.builds(Incarnation, texts), counts),
+    st.builds(
+        Verdict,
+        round=counts,
+        offset=counts,
+        accepted=counts,
+        token=counts,
+        logprobs=st.none() | st.lists(logprobs, min_size=1, max_size=3).map(tuple),
+        queue_seconds=micro,
+        forward_seconds=micro,
+        kv_used=share,
+    ),
+    st.just(Ended()),
+    proposals(),
+    st.builds(Scored, st.lists(st.booleans()).map(tuple)),
+)
+
+
+@given(requests, st.integers(1, 2**64 - 1), counts)
+def test_a_request_comes_back_whole(body: RequestBody, call: int, session: int) -> None:
+    frame = codec.request_frame(body, call=call, session=session, bound=BOUND)
+    (request,) = codec.read_requests(frame)
+    assert (request.call, request.session) == (call, session)
+    assert request.body(session=SESSION, bound=BOUND) == body
+
+
+@given(replies, st.integers(0, 2**64 - 1))
+def test_a_reply_comes_back_whole(body: ReplyBody, call: int) -> None:
+    (reply,) = codec.read_replies(codec.reply_frame(body, call=call))
+    assert (reply.call, reply.body()) == (call, body)
+
+
+@given(st.lists(st.tuples(requests, st.integers(1, 1000))))
+def test_frames_joined_are_the_frame_of_all_their_messages(sent: list[tuple[RequestBody, int]]) -> None:
+    frames = [codec.request_frame(body, call=call, session=1, bound=BOUND) for body, call in sent]
+    received = codec.read_requests(b"".join(frames))
+    assert [(each.body(session=SESSION, bound=BOUND), each.call) for each in received] == sent
+
+
+ERRORS = [
+    (BadRequest("out of range", parameter="logit_bias"), BadRequest),
+    (BadRequest("no field"), BadRequest),
+    (Overloaded("full", retry_after_seconds=9), Overloaded),
+    (SessionLost("gone"), SessionLost),
+    (StaleOffset("3 is not 5"), StaleOffset),
+    (NotANumber("NaN"), NotANumber),
+    (Cancelled("left"), Cancelled),
+    (TargetLost("broken"), TargetLost),
+    (DraftLost("forgot"), SessionLost),
+    (ModelRefused("no such file"), BadRequest),
+]
+
+
+@pytest.mark.parametrize(("error", "arrives_as"), ERRORS, ids=lambda each: getattr(each, "__name__", str(each)))
+def test_an_error_arrives_as_its_branch_of_the_tree(error: TandemError, arrives_as: type[TandemError]) -> None:
+    (reply,) = codec.read_replies(codec.reply_frame(error, call=1))
+    arrived = reply.body()
+    assert (type(arrived), str(arrived)) == (arrives_as, str(error))
+    if type(error) is arrives_as:
+        assert vars(arrived) == vars(error)
+
+
+@given(st.builds(Capabilities, texts, texts, counts, counts, st.sampled_from(["Bitwise", "NearTie"])))
+def test_capabilities_come_back_whole(value: Capabilities) -> None:
+    assert codec.read_capabilities(codec.capabilities_bytes(value)) == value
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_request_or_a_bad_request(junk: bytes) -> None:
+    try:
+        for request in codec.read_requests(junk):
+            request.body(session=SESSION, bound=BOUND)
+        for reply in codec.read_replies(junk):
+            reply.body()
+        codec.read_capabilities(junk)
+    except BadRequest:
+        pass
+
+
+def opening(**changes: object) -> pb.Request:
+    fields = {"parameters": pb.SamplingParameters(seed=1), "verification": pb.VERIFICATION_COUPLED, **changes}
+    return pb.Request(call=1, session=1, open=pb.Open(**fields))  # type: ignore[arg-type]
+
+
+SENSELESS = [
+    (opening(verification=0), "open.verification"),
+    (opening(verification=99), "open.verification"),
+    (opening(parameters=None), "open.parameters"),
+    (opening(parameters=pb.SamplingParameters(bias_ids=[1])), "open.parameters.bias_values"),
+    (pb.Request(call=1, session=1), "kind"),
+    (pb.Request(verify=pb.Verify(ids=[1, 2], q=[pb.SparseRow()])), "verify.q"),
+    (pb.Request(verify=pb.Verify(ids=[1], q=[pb.SparseRow(ids=[1, 2], probabilities=[1.0])])), "verify.q"),
+]
+
+
+@pytest.mark.parametrize(("message", "parameter"), SENSELESS)
+def test_a_request_without_sense_is_a_bad_request_naming_the_field(message: pb.Request, parameter: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        codec.decode_request(message, session=SESSION, incarnation=BOUND)
+    assert caught.value.parameter == parameter
+
+
+@pytest.mark.parametrize("kind", [0, 99])
+def test_a_failure_of_unknown_kind_is_a_bad_request(kind: int) -> None:
+    with pytest.raises(BadRequest, match=f"failure.kind: {kind}"):
+        codec.decode_reply(pb.Reply(call=1, failure=pb.Failure(kind=kind)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fields", [{"determinism": 0}, {"determinism": 77}, {"determinism": 1, "verifications": [0]}])
+def test_capabilities_of_unknown_kind_are_a_bad_request(fields: dict[str, int]) -> None:
+    with pytest.raises(BadRequest):
+        codec.read_capabilities(pb.DescribeReply(**fields).SerializeToString())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("token", [-1, 2**32])
+def test_a_token_that_no_uint32_holds_is_a_bad_request(token: int) -> None:
+    with pytest.raises(BadRequest, match="cannot carry"):
+        codec.request_frame(ScoreTokens(SESSION, BOUND, 0, (token,)), call=1, session=1)
+
+
+def test_an_error_that_quotes_half_a_surrogate_pair_still_arrives() -> None:
+    (reply,) = codec.read_replies(codec.reply_frame(StaleOffset("bad \ud800"), call=1))
+    assert str(reply.body()) == "bad ?"
+
+
+def test_a_clock_that_stepped_back_saturates_instead_of_failing_the_round() -> None:
+    (reply,) = codec.read_replies(codec.reply_frame(Proposal(ids=(1,), draft_seconds=-3.0), call=1))
+    assert reply.body() == Proposal(ids=(1,), draft_seconds=0.0)
+
+
+def test_a_coupled_round_at_five_guesses_takes_at_most_128_bytes_each_way() -> None:
+    guesses = Proposal(ids=(151_935,) * 5)
+    frame = codec.request_frame(
+        VerifyRound(SESSION, BOUND, 100_000, 130_000, guesses), call=2**32, session=50_000, bound=BOUND
+    )
+    verdict = Verdict(
+        round=100_000, offset=130_000, accepted=5, token=151_935, queue_seconds=2.5, forward_seconds=2.5, kv_used=0.99
+    )
+    sizes = len(frame), len(codec.reply_frame(verdict, call=2**32))
+    assert max(sizes) <= 128
+
+
+def test_a_rejection_round_with_32_entries_of_q_takes_at_most_256_bytes_a_guess() -> None:
+    row = SparseRow(tuple(range(151_000, 151_032)), (struct.unpack("f", struct.pack("f", 1 / 32))[0],) * 32)
+    frame = codec.request_frame(
+        VerifyRound(SESSION, BOUND, 10, 10, Proposal(ids=(151_000,) * 5, q=(row,) * 5)), call=9, session=9, bound=BOUND
+    )
+    assert len(frame) <= 5 * 256

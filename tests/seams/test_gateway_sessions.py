@@ -1,0 +1,294 @@
+"""The life of requests: callers that leave, engines that fail, policies that change, and what the evidence says."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import httpx
+import pytest
+from tests.seams.gateway_peers import Running, always, running_gateway, until
+
+from tandem_runtime.domain.policy import ControlPolicy, PairRevision, RevisionName, SpeculationPolicy, SpeculationState
+from tandem_runtime.domain.tokens import TokenId
+from tandem_runtime.engines.scripted import Script, ScriptedModel, chain_logits, lame_chain_logits
+from tandem_runtime.gateway import delivery
+from tandem_runtime.local import LOCAL_DRAFT, LOCAL_TARGET
+
+LONG: dict[str, Any] = {"prompt": "b", "max_tokens": 200, "temperature": 0}
+OFF = SpeculationPolicy(state=SpeculationState.OFF)
+
+
+def slowly(script: Script, *, seconds: float = 0.002) -> Script:
+    """The same model, with a forward that takes a while per row: long enough to be interrupted."""
+
+    def slow(prefix: tuple[TokenId, ...]) -> object:
+        time.sleep(seconds)
+        return script(prefix)
+
+    return slow  # type: ignore[return-value]
+
+
+async def text_of(running: Running, **fields: object) -> str:
+    return str((await running.plain(**(LONG | fields)))["choices"][0]["text"])
+
+
+# C25 (ATOM PR 1562): a client that leaves stops its work everywhere.
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+@pytest.mark.parametrize("speculation", [always(4), OFF], ids=["on", "off"])
+async def test_a_client_that_leaves_frees_both_engines(stream: bool, speculation: SpeculationPolicy) -> None:
+    target = ScriptedModel(slowly(chain_logits), max_length=4000)
+    draft = ScriptedModel(slowly(lame_chain_logits), max_length=4000)
+    async with running_gateway(target, draft, speculation=speculation) as running:
+        async with httpx.AsyncClient(base_url=running.url) as leaving:
+            body = {"model": "chat", **LONG, "max_tokens": 2000, "stream": stream}
+            asking = asyncio.create_task(leaving.post("/v1/completions", json=body))
+            await until(lambda: running.gateway.sessions == 1)
+            await until(lambda: running.stratum()["rounds"] > 3)
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+        await until(lambda: running.gateway.sessions == 0, seconds=1)
+        await until(lambda: target.kv_used == draft.kv_used == 0, seconds=1)
+        ended = running.stratum()["rounds"]
+        metrics = running.gateway.books.metrics.render().decode()
+        await text_of(running, max_tokens=8, speculation={"off": True})
+        assert running.stratum()["rounds"] == ended
+        stratum = running.stratum()
+    assert 'code="499"' in metrics
+    assert (stratum["requests"], stratum["errors"]) == (2, 0)
+    assert stratum["emitted"] < 1000
+
+
+def breaking_at(length: int, script: Script, value: float = float("nan")) -> Script:
+    """The same model up to a prefix of `length`; from there on its logits have no law."""
+    return lambda prefix: [value] * 7 if len(prefix) >= length else script(prefix)
+
+
+async def test_a_failure_within_a_stream_is_an_event_and_the_end() -> None:
+    """C15, second half: one error event, and the stream closes within a second."""
+    async with running_gateway(breaking_at(10, chain_logits)) as running:
+        async with asyncio.timeout(5):
+            events = [event async for event in running.stream(**LONG)]
+        plain = await running.http.post("/v1/completions", json={"model": "chat", **LONG})
+        stratum = running.stratum()
+        metrics = running.gateway.books.metrics.render().decode()
+    assert "".join(event["choices"][0]["text"] for event in events[:-1]) == "fdbcdaced"
+    assert events[-1]["error"]["type"] == "server_error"
+    assert events[-1]["error"]["code"] == "not_a_number"
+    assert plain.status_code == 500
+    assert (stratum["requests"], stratum["errors"]) == (2, 2)
+    assert 'tandem_requests_total{arm="on",code="500",revision="local"} 2.0' in metrics
+
+
+async def test_a_failure_before_the_first_token_has_its_own_status_streamed_or_not() -> None:
+    async with running_gateway(breaking_at(1, chain_logits)) as running:
+        for stream in (False, True):
+            reply = await running.http.post("/v1/completions", json={"model": "chat", **LONG, "stream": stream})
+            assert (reply.status_code, reply.headers["content-type"]) == (500, "application/json")
+            assert reply.json()["error"]["code"] == "not_a_number"
+
+
+async def test_a_failing_choice_ends_the_whole_stream() -> None:
+    async with running_gateway(breaking_at(10, chain_logits)) as running:
+        events = [event async for event in running.stream(**LONG, n=3)]
+        await until(lambda: running.gateway.sessions == 0)
+    assert [("error" in event) for event in events] == [False] * (len(events) - 1) + [True]
+
+
+async def test_a_draft_that_dies_within_a_stream_changes_no_text() -> None:
+    died = threading.Event()
+
+    def draft(prefix: tuple[TokenId, ...]) -> list[float]:
+        if len(prefix) > 60:
+            died.set()
+            raise RuntimeError("the draft is gone")
+        return chain_logits(prefix)
+
+    async with running_gateway(chain_logits, draft, speculation=always(4)) as running:
+        quiet = await text_of(running, speculation={"off": True})
+        text = await text_of(running)
+        stratum = running.stratum()
+    assert died.is_set()
+    assert text == quiet
+    assert 40 < sum(stratum["acceptance"]["accepted"]) < 60
+    assert stratum["errors"] == 0
+
+
+async def test_a_request_that_outgrows_the_draft_goes_on_without_it() -> None:
+    """C19 (vLLM #57941): the draft holds 64 tokens, the target 256."""
+    async with running_gateway(chain_logits, chain_logits, speculation=always(4), draft_length=64) as running:
+        quiet = await text_of(running, prompt=[1] * 60, max_tokens=40, speculation={"off": True})
+        short = await running.plain(prompt=[1] * 60, max_tokens=40, temperature=0)
+        long = await running.plain(prompt=[1] * 100, max_tokens=40, temperature=0)
+    assert short["choices"][0]["text"] == quiet
+    assert short["speculation"]["proposed"] > 0
+    assert long["speculation"]["proposed"] == 0
+
+
+async def test_a_policy_that_changes_within_a_stream_changes_no_text() -> None:
+    async with running_gateway(chain_logits, chain_logits, speculation=always(4)) as running:
+        quiet = await text_of(running, speculation={"off": True})
+        text, lengths, seen = "", [], 0
+        async for event in running.stream(**LONG):
+            piece = event["choices"][0]["text"]
+            text, seen = text + piece, seen + 1
+            lengths.append(len(piece))
+            if seen == 3:
+                running.put_policy(speculation=OFF)
+        strata = running.gateway.evidence()["strata"]
+    assert text == quiet
+    assert lengths[0] == 5
+    assert lengths[-2] == 1
+    assert [(stratum["policy"], stratum["requests"]) for stratum in strata] == [(1, 1 + 1)]
+
+
+async def test_the_evidence_adds_up_to_what_the_replies_say() -> None:
+    async with running_gateway(chain_logits, lame_chain_logits, speculation=always(3)) as running:
+        replies = await asyncio.gather(
+            *(running.plain(prompt=[index % 7], max_tokens=20 + index, temperature=0) for index in range(30))
+        )
+        await running.plain(prompt="b", max_tokens=20, speculation={"off": True})
+        await running.plain(prompt="b", max_tokens=20, speculation={"maxDraftTokens": 1})
+        stratum = running.stratum()
+    told = [reply["speculation"] for reply in replies]
+    acceptance = stratum["acceptance"]
+    assert {
+        "accepted": sum(acceptance["accepted"]),
+        "examined": sum(acceptance["examined"]),
+        "requests": sum(acceptance["requests"]),
+        "rounds": stratum["rounds"],
+        "proposed": stratum["proposed"],
+        "emitted": stratum["emitted"],
+        "first": sum(stratum["firstToken"]["counts"]),
+        "all requests": stratum["requests"],
+    } == {
+        "accepted": sum(one["accepted"] for one in told),
+        "examined": sum(one["accepted"] + one["rejections"] for one in told),
+        "requests": 30,
+        "rounds": sum(one["rounds"] for one in told),
+        "proposed": sum(one["proposed"] for one in told),
+        "emitted": sum(reply["usage"]["completion_tokens"] for reply in replies),
+        "first": 30,
+        "all requests": 32,
+    }
+    assert len([count for count in acceptance["requests"] if count]) > 15
+    assert [len(buckets) for buckets in acceptance.values()] == [128, 128, 128]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("off_percent", "arm"), [(0, "on"), (100, "off")])
+async def test_closed_slots_hold_decode_time_and_tokens_by_arm(off_percent: int, arm: str) -> None:
+    control = ControlPolicy(off_percent=off_percent, slot_seconds=3600)
+    async with running_gateway(chain_logits, chain_logits, speculation=always(4), control=control) as running:
+        running.clock.shift = 1800 - running.clock.wall() % 3600  # the middle of a slot
+        reply = await running.plain(**LONG)
+        open_slots = running.gateway.evidence()["slots"]
+        running.clock.shift += 3600
+        (slot,) = running.gateway.evidence()["slots"]
+    assert open_slots == []
+    assert reply["speculation"]["arm"] == arm
+    assert (reply["speculation"]["proposed"] > 0) is (arm == "on")
+    first_round = 5 if arm == "on" else 1  # reads the prompt
+    assert {**slot, "slot": 0, "milliseconds": 0} == {
+        "pod": "uid-target",
+        "target": LOCAL_TARGET,
+        "slot": 0,
+        "arm": arm,
+        "policy": 1,
+        "revision": "local",
+        "tokens": 200 - first_round,
+        "milliseconds": 0,
+    }
+    assert slot["milliseconds"] > 0
+
+
+async def test_while_speculation_is_off_the_draft_scores_what_is_emitted() -> None:
+    async with running_gateway(chain_logits, lame_chain_logits, speculation=OFF) as running:
+        scoring = asyncio.create_task(running.gateway.shadow.run())
+        reply = await running.plain(prompt="b", max_tokens=30, temperature=0)
+        await running.gateway.shadow.settle()
+        stratum = running.stratum()
+        scoring.cancel()
+    assert reply["speculation"]["proposed"] == 0
+    assert sum(stratum["shadow"]["examined"]) == 30
+    assert sum(stratum["shadow"]["matched"]) == 20  # wrong where the prefix length is a multiple of 3
+    assert sum(stratum["acceptance"]["examined"]) == 0
+
+
+async def test_a_revision_in_shadow_is_scored_and_serves_nobody() -> None:
+    async with running_gateway(chain_logits, chain_logits, speculation=always(4)) as running:
+        stable = running.gateway.in_force.policy.revisions[0]  # type: ignore[union-attr]
+        shadow = PairRevision(RevisionName("next"), LOCAL_TARGET, LOCAL_DRAFT, weight=0, shadow=True)
+        running.put_policy(revisions=(stable, shadow))
+        scoring = asyncio.create_task(running.gateway.shadow.run())
+        await running.plain(prompt="b", max_tokens=30, temperature=0)
+        await running.gateway.shadow.settle()
+        strata = {stratum["revision"]: stratum for stratum in running.gateway.evidence()["strata"]}
+        scoring.cancel()
+    assert sum(strata["next"]["shadow"]["matched"]) == sum(strata["next"]["shadow"]["examined"]) == 30
+    assert (strata["next"]["requests"], strata["local"]["requests"]) == (0, 1)
+
+
+async def test_a_full_shadow_queue_drops_and_never_waits() -> None:
+    async with running_gateway(chain_logits, chain_logits, speculation=OFF) as running:
+        await asyncio.gather(*(running.plain(prompt="b", max_tokens=1) for _ in range(40)))
+        assert running.gateway.shadow.dropped == 8
+
+
+async def test_a_silent_stream_is_kept_alive_by_comments(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+
+    def waiting(prefix: tuple[TokenId, ...]) -> list[float]:
+        assert len(prefix) < 3 or go_on.wait(10)
+        return chain_logits(prefix)
+
+    monkeypatch.setattr(delivery, "KEEP_ALIVE_SECONDS", 0.02)
+    async with running_gateway(waiting) as running:
+        body = {"model": "chat", "prompt": "b", "max_tokens": 4, "temperature": 0, "stream": True}
+        lines = []
+        async with running.http.stream("POST", "/v1/completions", json=body) as reply:
+            async for line in reply.aiter_lines():
+                lines.append(line)
+                if line.startswith(":"):
+                    go_on.set()
+    assert ": keep-alive" in lines
+    assert "".join(line for line in lines if line.startswith("data: {")).count('"text": ') == 5
+
+
+async def test_readiness_needs_a_policy_and_a_target_and_no_draft() -> None:
+    async with running_gateway(chain_logits, chain_logits) as running:
+        gateway = running.gateway
+
+        async def ready() -> int:
+            return (await running.http.get("/ready")).status_code
+
+        seen = [await ready()]
+        (draft,), (target,) = gateway.fleet.drafts, gateway.fleet.targets
+        draft.connected = lambda: False
+        seen.append(await ready())
+        reply = await running.plain(prompt="b", max_tokens=4)
+        status = (await running.http.get("/v1/speculation")).json()
+        target.accepting = lambda: False
+        seen.append(await ready())
+        refused = await running.http.post("/v1/completions", json={"model": "chat", "prompt": "b"})
+        policy, gateway.in_force.policy = gateway.in_force.policy, None
+        seen.append(await ready())
+        nothing = await running.http.post("/v1/completions", json={"model": "chat", "prompt": "b"})
+        none_served = (await running.http.get("/v1/models")).json()["data"]
+        gateway.in_force.policy = policy
+    assert seen == [200, 200, 503, 503]
+    assert reply["speculation"]["proposed"] == 0
+    assert [(one["speculating"], one["why"]) for one in status["revisions"]] == [(False, "NoDraft")]
+    for failed in (refused, nothing):
+        assert (failed.status_code, failed.headers["retry-after"]) == (503, "2")
+    assert none_served == []
+
+
+def test_the_gateway_imports_no_engine_and_no_torch() -> None:
+    code = (
+        "import sys, tandem_runtime.gateway.app, tandem_runtime.discovery, tandem_runtime.tokenizer;"
+        "print(sorted(n for n in sys.modules if n.split('.')[0] == 'torch' or n.startswith('tandem_runtime.engines')))"
+    )
+    seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert seen.stdout.strip() == "[]"

@@ -1,0 +1,94 @@
+"""The lease over the in-memory cluster: one holder at a time, and silence before anybody else may begin."""
+
+import pytest
+
+from tandem_operator.domain.errors import Unavailable
+from tandem_operator.lease import Leadership, LeaseTerms
+from tandem_operator.ports import Kind
+from tandem_operator.testing import FixedClock, MemoryCluster
+
+
+def leadership(cluster: MemoryCluster, clock: FixedClock, identity: str) -> Leadership:
+    return Leadership(cluster, clock, LeaseTerms("system", "tandem-operator", identity))
+
+
+async def test_the_first_takes_the_lease_and_the_second_waits() -> None:
+    cluster, clock = MemoryCluster(), FixedClock()
+    first, second = leadership(cluster, clock, "a"), leadership(cluster, clock, "b")
+    assert await first.attempt()
+    assert not await second.attempt()
+    assert (first.held(), second.held()) == (True, False)
+
+
+async def test_a_silent_holder_is_replaced_after_the_duration_on_the_rivals_own_clock_and_not_before() -> None:
+    cluster, clock = MemoryCluster(), FixedClock()
+    first, second = leadership(cluster, clock, "a"), leadership(cluster, clock, "b")
+    await first.attempt()
+    assert not await second.attempt()
+    clock.advance(14.9)
+    assert not await second.attempt()
+    clock.advance(0.2)
+    assert await second.attempt()
+
+
+async def test_a_holder_that_renews_keeps_the_lease() -> None:
+    cluster, clock = MemoryCluster(), FixedClock()
+    first, second = leadership(cluster, clock, "a"), leadership(cluster, clock, "b")
+    for _ in range(20):
+        assert await first.attempt()
+        assert not await second.attempt()
+        clock.advance(5)
+
+
+async def test_the_fence_falls_at_the_renew_deadline_before_a_rival_may_begin() -> None:
+    cluster, clock = MemoryCluster(), FixedClock()
+    first, second = leadership(cluster, clock, "a"), leadership(cluster, clock, "b")
+    await first.attempt()
+    await second.attempt()
+    with cluster.failing(lambda verb, kind, name: Unavailable("write", "planted")):
+        clock.advance(9.9)
+        assert not await first.attempt()
+        assert first.held()
+        clock.advance(0.2)
+        assert not first.held()
+    assert not await second.attempt()
+
+
+async def test_a_released_lease_is_free_at_once() -> None:
+    cluster, clock = MemoryCluster(), FixedClock()
+    first, second = leadership(cluster, clock, "a"), leadership(cluster, clock, "b")
+    await first.attempt()
+    await first.release()
+    assert not first.held()
+    assert await second.attempt()
+
+
+async def test_two_that_try_at_once_do_not_both_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, clock = MemoryCluster(), FixedClock()
+    first, second = leadership(cluster, clock, "a"), leadership(cluster, clock, "b")
+    await first.attempt()
+    await first.release()
+    stale = await cluster.get(Kind.LEASE, "system", "tandem-operator")
+    assert await second.attempt()
+
+    async def read_before_the_rival_wrote(*_: object) -> object:
+        return stale
+
+    monkeypatch.setattr(cluster, "get", read_before_the_rival_wrote)
+    assert not await first.attempt()
+
+
+@pytest.mark.looptime
+async def test_keep_calls_lost_when_renewals_fail_until_the_deadline() -> None:
+    cluster, clock = MemoryCluster(), FixedClock()
+    first = leadership(cluster, clock, "a")
+    await first.attempt()
+    lost: list[float] = []
+
+    def fail(verb: str, kind: Kind, name: str) -> Unavailable:
+        clock.advance(3)
+        return Unavailable("write", "planted")
+
+    with cluster.failing(fail):
+        await first.keep(lambda: lost.append(clock.monotonic()))
+    assert lost == [12]

@@ -1,0 +1,120 @@
+"""`tandem-runtime serve` as a person starts it: a process, its first lines, an answer, its end."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+from tests.seams.tokenizer_folders import byte_level_folder, letters_folder
+
+from tandem_runtime.settings import read_settings
+
+SCRIPTED = "scripted:tandem_runtime.engines.scripted:"
+PAIR = ("--target", f"{SCRIPTED}chain_logits", "--draft", f"{SCRIPTED}lame_chain_logits")
+COMMAND = (sys.executable, "-m", "tandem_runtime.main")
+
+
+@contextmanager
+def served(*arguments: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    """The first lines, once all are there, and the process, which is ended if it has not ended itself."""
+    command = [*COMMAND, "serve", "--port", "0", "--admin-port", "0", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield "".join(process.stdout.readline() for _ in range(3)), process
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def run(command: str, *arguments: str, environment: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+    """To its end; free ports unless the arguments say otherwise."""
+    return subprocess.run(
+        [*COMMAND, command, "--port", "0", "--admin-port", "0", *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+    )
+
+
+def test_a_pair_is_served_by_one_command_and_drains_at_the_end(tmp_path: Path) -> None:
+    folder = str(letters_folder(tmp_path))
+    with served(*PAIR, "--tokenizer", folder, "--name", "chat", "--mode", "Always") as (said, process):
+        address = re.findall(r"^serving chat at (http://\S+)$", said, re.MULTILINE)[0]
+        metrics = re.findall(r"^metrics at (http://\S+)/metrics$", said, re.MULTILINE)[0]
+        assert f"try: curl -N {address}/completions -H 'content-type: application/json' -d '{{" in said
+        with openai.OpenAI(base_url=address, api_key="none", max_retries=0) as client:
+            stream = client.completions.create(model="chat", prompt="b", max_tokens=200, temperature=0, stream=True)
+            text = next(iter(stream)).choices[0].text
+            process.send_signal(signal.SIGTERM)
+            text += "".join(piece.choices[0].text for piece in stream)
+        assert process.wait(timeout=30) == 0
+    assert text.startswith("fdbcdacedcfdbcda")
+    assert len(text) == 200
+    assert metrics
+
+
+def test_the_admin_port_tells_metrics_evidence_and_readiness(tmp_path: Path) -> None:
+    folder = str(letters_folder(tmp_path))
+    with served(*PAIR, "--tokenizer", folder, "--name", "chat", "--off-percent", "100") as (said, _):
+        api = re.findall(r"at (http://\S+)/v1$", said, re.MULTILINE)[0]
+        admin = re.findall(r"at (http://\S+)/metrics$", said, re.MULTILINE)[0]
+        body = {"model": "chat", "prompt": "b", "max_tokens": 8, "temperature": 0}
+        reply = httpx.post(f"{api}/v1/completions", json=body).json()
+        evidence = httpx.get(f"{admin}/internal/evidence").json()
+        metrics = httpx.get(f"{admin}/metrics").text
+        ready = [httpx.get(f"{admin}/{path}").status_code for path in ("healthz", "readyz")]
+    assert reply["speculation"]["arm"] == "off"
+    assert re.fullmatch(r"[0-9a-f]{32}", evidence["boot"])
+    assert [(one["revision"], one["emitted"], one["proposed"]) for one in evidence["strata"]] == [("local", 8, 0)]
+    assert 'tandem_output_tokens_total{arm="off",revision="local"} 8.0' in metrics
+    assert ready == [200, 200]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (PAIR, 1, "--tokenizer is missing"),
+        ((*PAIR, "--tokenizer", "absent"), 1, "tokenizer.json does not exist"),
+        (("--target", "absent"), 1, "absent"),
+        ((*PAIR, "--tokenizer", "{letters}", "--auth-file", "absent"), 1, "--auth-file absent cannot be read"),
+        ((*PAIR, "--tokenizer", "{letters}", "--min-draft-tokens", "9"), 1, "--min-draft-tokens 9"),
+        ((*PAIR, "--tokenizer", "{letters}", "--port", "{taken}"), 1, "cannot listen on 127.0.0.1:{taken}"),
+        ((*PAIR, "--off-percent", "101"), 2, "'101' is no whole percentage"),
+        ((), 2, "--target"),
+    ],
+)
+def test_a_wrong_start_is_one_line_that_says_what_to_do(
+    tmp_path: Path, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        known = {"letters": str(letters_folder(tmp_path)), "taken": str(taken.getsockname()[1])}
+        given = [argument.format(**known) for argument in arguments]
+        ended = run("serve", *given)
+    lines = [line for line in ended.stderr.splitlines() if "level=INFO" not in line]
+    assert (ended.returncode, len(lines)) == (code, 1), ended.stderr
+    assert said.format(**known) in lines[0]
+
+
+def test_the_clusters_gateway_asks_for_its_tokenizer_and_an_api(tmp_path: Path) -> None:
+    environment = {"KUBECONFIG": str(tmp_path / "absent")}
+    command = ("gateway", "--deployment", "chat", "--namespace", "llm")
+    without = run(*command, environment=environment)
+    with_it = run(*command, "--tokenizer", str(byte_level_folder(tmp_path)), environment=environment)
+    assert (without.returncode, "--tokenizer is missing" in without.stderr) == (1, True)
+    assert (with_it.returncode, "no Kubernetes API by KUBECONFIG" in with_it.stderr) == (1, True)
+
+
+def test_the_kubeconfig_comes_from_the_environment() -> None:
+    assert read_settings({"KUBECONFIG": "/a/b"}).kubeconfig == Path("/a/b")
+    assert read_settings({"KUBECONFIG": ""}).kubeconfig is None
+    assert read_settings({}).kubeconfig is None

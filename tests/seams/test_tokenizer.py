@@ -1,0 +1,119 @@
+"""The Tokenizer port over a folder, against transformers' own reading of the same folder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.seams.tokenizer_folders import CHAT_TEMPLATE, byte_level_folder
+from transformers import PreTrainedTokenizerFast
+
+from tandem_runtime.domain.errors import BadRequest, ModelRefused
+from tandem_runtime.domain.stopping import Detokenizer
+from tandem_runtime.tokenizer import FolderTokenizer
+
+MESSAGES: list[dict[str, object]] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "the quick brown fox 😀"},
+]
+
+
+def test_texts_and_chats_become_the_ids_that_transformers_gives(tmp_path: Path) -> None:
+    ours = FolderTokenizer(byte_level_folder(tmp_path))
+    theirs: Any = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_file=str(tmp_path / "tokenizer.json"),
+        bos_token="<s>",
+        eos_token="</s>",
+        chat_template=CHAT_TEMPLATE,
+    )
+    for text in ("the quick brown fox", "", "naïve 😀\n\n", "</s>"):
+        assert list(ours.encode(text)) == theirs(text)["input_ids"]
+    expected = theirs.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=False)
+    assert list(ours.encode_chat(MESSAGES)) == expected
+    assert ours.size == len(theirs)
+
+
+def test_ids_become_the_text_again_piece_by_piece_with_whole_characters(tmp_path: Path) -> None:
+    tokenizer = FolderTokenizer(byte_level_folder(tmp_path))
+    text = "the quick 😀 naïve\n  dog"
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    reader = Detokenizer(tokenizer.decode, ids[:1])
+    pieces = [reader.feed(token) for token in ids[1:]]
+    assert "".join(pieces) == text
+    assert not any("\ufffd" in piece for piece in pieces)
+
+
+@pytest.mark.parametrize(
+    ("generation", "config", "ends"),
+    [
+        ({"eos_token_id": 1}, {"eos_token_id": 5}, {1}),
+        ({"eos_token_id": [1, 7]}, {}, {1, 7}),
+        ({}, {"eos_token_id": 5}, {5}),
+        ({"eos_token_id": None}, {"eos_token_id": 5}, {5}),
+        ({}, {}, set()),
+    ],
+)
+def test_end_tokens_come_from_the_generation_config_and_then_the_config(
+    tmp_path: Path, generation: dict[str, object], config: dict[str, object], ends: set[int]
+) -> None:
+    byte_level_folder(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps(generation))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert FolderTokenizer(tmp_path).end_tokens == ends
+
+
+def test_a_template_may_lie_beside_the_settings(tmp_path: Path) -> None:
+    byte_level_folder(tmp_path, settings={"chat_template": None})
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    tokenizer = FolderTokenizer(tmp_path)
+    assert tokenizer.decode(tokenizer.encode_chat(MESSAGES)) == "Be brief."
+
+
+def test_a_model_without_a_template_refuses_chats_and_serves_text(tmp_path: Path) -> None:
+    tokenizer = FolderTokenizer(byte_level_folder(tmp_path, settings={"chat_template": None}))
+    assert tokenizer.encode("the fox")
+    with pytest.raises(BadRequest, match="no chat template") as caught:
+        tokenizer.encode_chat(MESSAGES)
+    assert caught.value.parameter == "messages"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ raise_exception('roles must alternate') }}",
+        "{{ messages.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages.append(1) }}",
+        "{{ messages[0].no.such.thing }}",
+    ],
+    ids=["says so itself", "reaches for Python", "changes its arguments", "reads what is not there"],
+)
+def test_what_a_template_may_not_do_is_a_refusal_of_the_messages(tmp_path: Path, template: str) -> None:
+    tokenizer = FolderTokenizer(byte_level_folder(tmp_path, settings={"chat_template": template}))
+    with pytest.raises(BadRequest) as caught:
+        tokenizer.encode_chat(MESSAGES)
+    assert caught.value.parameter == "messages"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "named"),
+    [
+        ("tokenizer.json", "{", "tokenizer.json"),
+        ("tokenizer.json", None, "tokenizer.json"),
+        ("tokenizer_config.json", "{", "tokenizer_config.json"),
+        ("tokenizer_config.json", "[]", "tokenizer_config.json"),
+        ("tokenizer_config.json", '{"chat_template": [{"name": "a"}]}', "chat_template"),
+        ("tokenizer_config.json", '{"chat_template": "{% for %}"}', "chat template"),
+        ("generation_config.json", '{"eos_token_id": "</s>"}', "eos_token_id"),
+    ],
+)
+def test_a_folder_that_cannot_be_read_is_refused_by_file_and_field(
+    tmp_path: Path, name: str, content: str | None, named: str
+) -> None:
+    byte_level_folder(tmp_path)
+    if content is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(ModelRefused, match=named):
+        FolderTokenizer(tmp_path)

@@ -1,0 +1,194 @@
+"""A decoder as a step model: the same logits as the whole sequence gives, bit for bit, however a step is made up."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from tandem_runtime.domain.errors import ModelRefused, Overloaded
+from tandem_runtime.engines.torch_engine.engine import TorchModel, load_torch_model
+from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig, causal_attention
+from tandem_runtime.ports import Logits, Row
+
+LENGTH = 200
+SLOTS = 3
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def shape(**changes: int) -> DecoderConfig:
+    plain = {
+        "vocab_size": 96,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": LENGTH,
+    }
+    return DecoderConfig(**(plain | changes))  # type: ignore[arg-type]  # all of these are whole numbers
+
+
+def decoder_of(config: DecoderConfig) -> Decoder:
+    torch.manual_seed(5)
+    decoder = Decoder(config).requires_grad_(False)
+    for weight in decoder.parameters():
+        if weight.dim() > 1:
+            weight.mul_(2.0)
+    return decoder
+
+
+def tokens_of(seed: int, count: int) -> tuple[int, ...]:
+    return tuple(np.random.default_rng(seed).integers(0, 96, count).tolist())
+
+
+def whole_logits(model: TorchModel, tokens: tuple[int, ...]) -> Logits:
+    """The logits after every token, computed at once in a slot that is given back."""
+    slot = model.allocate()
+    [logits] = model.forward([Row(slot, 0, tokens, len(tokens))])
+    model.release(slot)
+    return logits
+
+
+GROUPED = TorchModel(decoder_of(shape()), max_sessions=SLOTS, max_length=LENGTH)
+
+
+@cache
+def expected_logits(seed: int) -> Logits:
+    return whole_logits(GROUPED, tokens_of(seed, LENGTH))
+
+
+@pytest.mark.parametrize("key_heads", [1, 2, 4])
+def test_logits_are_those_of_the_decoder_over_the_whole_sequence(key_heads: int) -> None:
+    decoder = decoder_of(shape(num_key_value_heads=key_heads))
+    model = TorchModel(decoder, max_sessions=1, max_length=LENGTH)
+    tokens = tokens_of(1, 150)
+    expected = decoder(torch.tensor([tokens]), torch.arange(150)[None], causal_attention)[0]
+    assert whole_logits(model, tokens) == pytest.approx(expected.numpy(), abs=1e-4)
+    assert model.determinism == "Bitwise"
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.data())
+def test_a_row_has_the_same_bits_in_any_company_and_any_pieces(data: st.DataObject) -> None:
+    """Sessions of their own lengths, stepped together in random pieces with random roll-backs."""
+    model = GROUPED
+    sequences = [tokens_of(seed, LENGTH) for seed in range(SLOTS)]
+    expected = [expected_logits(seed) for seed in range(SLOTS)]
+    slots = [model.allocate() for _ in sequences]
+    at = [0] * SLOTS
+    try:
+        for _ in range(data.draw(st.integers(1, 12))):
+            rows, spans = [], []
+            for session in data.draw(st.lists(st.integers(0, SLOTS - 1), min_size=1, unique=True)):
+                start = max(0, at[session] - data.draw(st.integers(0, 9)))
+                size = min(data.draw(st.sampled_from([1, 1, 2, 4, 6, 9, 17, 64, 90])), LENGTH - start)
+                if size == 0:
+                    continue
+                outputs = data.draw(st.integers(0, size))
+                rows.append(Row(slots[session], start, sequences[session][start : start + size], outputs))
+                spans.append((session, start + size - outputs, start + size))
+                at[session] = start + size
+            for (session, first, end), logits in zip(spans, model.forward(rows), strict=True):
+                assert np.array_equal(logits, expected[session][first:end])
+    finally:
+        for slot in slots:
+            model.release(slot)
+
+
+def test_a_roll_back_forgets_what_stood_beyond() -> None:
+    tokens, other = tokens_of(1, 80), tokens_of(2, 80)
+    slot = GROUPED.allocate()
+    GROUPED.forward([Row(slot, 0, tokens, 0)])
+    [logits] = GROUPED.forward([Row(slot, 50, other[50:], 30)])
+    GROUPED.release(slot)
+    assert np.array_equal(logits, whole_logits(GROUPED, tokens[:50] + other[50:])[50:])
+
+
+def test_a_slot_used_again_holds_nothing_of_its_former_session() -> None:
+    model = TorchModel(decoder_of(shape()), max_sessions=1, max_length=LENGTH)
+    expected = whole_logits(model, tokens_of(3, 20))
+    for layer in (*model._cache.keys, *model._cache.values):
+        layer[0] = torch.nan
+    assert np.array_equal(whole_logits(model, tokens_of(3, 20)), expected)
+
+
+def test_memory_in_use_follows_what_the_slots_hold() -> None:
+    model = TorchModel(decoder_of(shape()), max_sessions=2, max_length=100)
+    slot = model.allocate()
+    model.forward([Row(slot, 0, tokens_of(1, 30), 1)])
+    assert model.kv_used == 30 / 200
+    model.forward([Row(slot, 10, tokens_of(1, 5), 1)])
+    assert model.kv_used == 15 / 200
+    model.allocate()
+    with pytest.raises(Overloaded, match="all 2 sessions"):
+        model.allocate()
+    model.release(slot)
+    assert model.kv_used == 0
+
+
+def test_a_device_without_memory_is_overloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = TorchModel(decoder_of(shape()), max_sessions=1, max_length=LENGTH)
+
+    def exhausted(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(model._decoder, "hidden", exhausted)
+    with pytest.raises(Overloaded, match="memory"):
+        model.forward([Row(model.allocate(), 0, (1,), 1)])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model in the Hugging Face layout."""
+    config = shape()
+    written = asdict(config) | {"architectures": ["LlamaForCausalLM"], "hidden_act": "silu"}
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    save_file(decoder_of(config).state_dict(), tmp_path / "model.safetensors")
+    return tmp_path
+
+
+def test_a_folder_becomes_an_engine(folder: Path) -> None:
+    model = load_torch_model(folder, dtype="fp32", threads=1, max_sessions=2)
+    assert (model.vocab_size, model.max_length) == (96, LENGTH)
+    if not torch.cuda.is_available():
+        assert np.array_equal(whole_logits(model, tokens_of(1, 40)), whole_logits(GROUPED, tokens_of(1, 40)))
+
+
+def test_bf16_computes_nearly_the_same(folder: Path) -> None:
+    model = load_torch_model(folder, dtype="bf16", threads=1, max_sessions=1, max_length=64)
+    near = whole_logits(model, tokens_of(1, 40))
+    exact = whole_logits(GROUPED, tokens_of(1, 40))
+    assert near.dtype == np.float32
+    assert np.abs(near - exact).max() < 0.1 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"dtype": "int3"}, "--dtype int3.*fp32 or bf16"),
+        ({"max_length": 4000}, "--max-length 4000.*200"),
+        ({"max_length": 0}, "--max-length 0"),
+        ({"max_sessions": 0}, "--max-sessions 0"),
+        ({"threads": 0}, "--threads 0"),
+        ({"max_sessions": 10**12}, f"--max-sessions {10**12}.*lower"),
+    ],
+)
+def test_an_option_that_cannot_be_met_is_refused_by_name(folder: Path, options: dict[str, object], named: str) -> None:
+    with pytest.raises(ModelRefused, match=named):
+        load_torch_model(folder, **({"dtype": "fp32", "threads": 1, "max_sessions": 1} | options))  # type: ignore[arg-type]  # rows of a table

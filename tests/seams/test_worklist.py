@@ -1,0 +1,140 @@
+"""The worklist under simulated loop time: nothing is missed, nothing of one key runs twice at once."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import pytest
+
+from tandem_operator.worklist import Worklist
+
+pytestmark = pytest.mark.looptime
+
+
+class LoopClock:
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.monotonic(), UTC)
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+@asynccontextmanager
+async def running(
+    work: Callable[[str], Awaitable[float | None]], *, resync_seconds: float = 1000
+) -> AsyncIterator[Worklist[str]]:
+    worklist: Worklist[str] = Worklist(work, clock=LoopClock(), resync_seconds=resync_seconds)
+    task = asyncio.create_task(worklist.run())
+    try:
+        yield worklist
+    finally:
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_a_key_added_ten_times_while_it_waits_is_looked_at_once() -> None:
+    looks: list[str] = []
+
+    async def work(key: str) -> None:
+        looks.append(key)
+
+    async with running(work) as worklist:
+        for _ in range(10):
+            await worklist.add("a", after_seconds=5)
+        await asyncio.sleep(10)
+    assert looks == ["a"]
+
+
+async def test_a_key_added_during_its_look_is_looked_at_once_more_and_never_in_parallel() -> None:
+    active, most, looks = 0, 0, 0
+
+    async def work(key: str) -> None:
+        nonlocal active, most, looks
+        active, looks = active + 1, looks + 1
+        most = max(most, active)
+        await asyncio.sleep(10)
+        active -= 1
+
+    async with running(work) as worklist:
+        await worklist.add("a")
+        await asyncio.sleep(1)
+        await worklist.add("a")
+        await worklist.add("a")
+        await asyncio.sleep(100)
+    assert (looks, most) == (2, 1)
+
+
+async def test_a_slow_key_does_not_delay_another() -> None:
+    done: list[tuple[str, float]] = []
+
+    async def work(key: str) -> None:
+        await asyncio.sleep(60 if key == "slow" else 0)
+        done.append((key, asyncio.get_running_loop().time()))
+
+    async with running(work) as worklist:
+        await worklist.add("slow")
+        await asyncio.sleep(1)
+        await worklist.add("quick")
+        await asyncio.sleep(100)
+    assert done[0] == ("quick", 1)
+
+
+async def test_a_failing_key_comes_back_with_a_growing_back_off() -> None:
+    looks: list[float] = []
+
+    async def work(key: str) -> None:
+        looks.append(asyncio.get_running_loop().time())
+        raise RuntimeError("planted")
+
+    async with running(work) as worklist:
+        await worklist.add("a")
+        await asyncio.sleep(200)
+    gaps = [b - a for a, b in itertools.pairwise(looks)]
+    assert gaps == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+async def test_an_add_cuts_a_back_off_short() -> None:
+    looks: list[float] = []
+
+    async def work(key: str) -> None:
+        looks.append(asyncio.get_running_loop().time())
+        raise RuntimeError("planted")
+
+    async with running(work) as worklist:
+        await worklist.add("a")
+        await asyncio.sleep(4)
+        await worklist.add("a")
+        await asyncio.sleep(0.5)
+    assert looks == [0, 1, 3, 4]
+
+
+async def test_the_look_says_when_it_wants_to_look_again_and_the_resync_bounds_it() -> None:
+    looks: dict[str, list[float]] = {"soon": [], "late": []}
+
+    async def work(key: str) -> float | None:
+        looks[key].append(asyncio.get_running_loop().time())
+        return 10.0 if key == "soon" else None
+
+    async with running(work, resync_seconds=25) as worklist:
+        await worklist.add("soon")
+        await worklist.add("late")
+        await asyncio.sleep(51)
+    assert looks == {"soon": [0, 10, 20, 30, 40, 50], "late": [0, 25, 50]}
+
+
+async def test_a_forgotten_key_is_not_looked_at_again() -> None:
+    looks: list[str] = []
+
+    async def work(key: str) -> float:
+        looks.append(key)
+        return 1.0
+
+    async with running(work) as worklist:
+        await worklist.add("a")
+        await asyncio.sleep(0.5)
+        await worklist.forget("a")
+        await asyncio.sleep(100)
+    assert looks == ["a"]
