@@ -37,10 +37,10 @@ async def apply(plan: Plan, target: Target, cluster: Cluster) -> Outcome:
             raise
         except (ClusterError, ForeignObject) as error:
             log.warning("action failed key=%s action=%s error=%s", target.key, action, error)
-            return Outcome(tuple(done), Failure(action, type(error).__name__, str(error)))
+            return Outcome(tuple(done), Failure(action, type(error).__name__, str(error)), plan)
         log.info("action done key=%s action=%s", target.key, action)
         done.append(action)
-    return Outcome(tuple(done))
+    return Outcome(tuple(done), None, plan)
 
 
 async def write_status(status: Json, target: Target, cluster: Cluster) -> None:
