@@ -2,7 +2,7 @@
 
 Refuses to know HTTP and gRPC: both engines run in this process, one thread each. Both modes verify K = 4 proposals
 of the good draft over the same prompts at temperature 1, in turns (A B B A), so that drift of the machine meets both
-alike. A sample is the wall time of one verify call, from the request to the verdict; the figure is the ratio of medians.
+alike. A sample is the wall time of one verify call; the figure is the ratio of medians.
 """
 
 import asyncio

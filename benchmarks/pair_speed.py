@@ -1,7 +1,7 @@
 """Measures tokens per second of the trained pair, off and on, unpaced and paced: `make bench NAME=pair_speed`.
 
 Refuses to know HTTP and gRPC: driver, session and the K rule are the product's own, the engines run in this process
-with one thread each. Unpaced figures are this machine's; paced ones stretch the steps to the costs of the tables (target
+with one thread each. Unpaced figures are this machine's; paced ones stretch the steps to the tables' costs (target
 h100-70b: 15 + .6 K ms, draft l4-8b: 4 ms). One stream, greedy, off and on in turns over the same prompts; the texts
 must be equal. The figure is total tokens over total seconds of each side.
 """

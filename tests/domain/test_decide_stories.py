@@ -715,8 +715,8 @@ def _every_other(chosen: tuple[Verb, str]) -> Callable[[Action], bool]:
 def test_a_recorded_look_gives_the_same_decision() -> None:
     world = installed(QUICK, rate=5)
     push(world, V2)
-    for _ in range(30):
-        world.tick()
+    for _ in range(12):
+        world.tick(20)
         seen = world.observed()
         again = load(json.loads(json.dumps(dump(seen))))
         assert again == seen

@@ -202,7 +202,7 @@ def _blame(difference: str) -> str:
 
 def _modified(seen: Observed, wanted: Iterable[JsonObject]) -> Iterator[str]:
     for body in wanted:
-        live = seen.child(text(body, "kind"), _name(body))
+        live = seen.child("Deployment", _name(body)) if text(body, "kind") == "Deployment" else None
         if live is not None:
             found = drift.additions(body, live.body)
             yield from (f"{live.kind} {live.name}: {path}" for path in found)

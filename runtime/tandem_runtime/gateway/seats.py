@@ -35,11 +35,6 @@ class Fleet:
     drafts: Pool[DraftEngine]
 
 
-def compatible(draft: Capabilities, target: Capabilities) -> bool:
-    """Whether token ids mean the same text to both; differently padded output layers do not matter."""
-    return draft.tokenizer_digest == target.tokenizer_digest
-
-
 class Seat:
     """One choice on one pair of pods. An Observer of its rounds."""
 
@@ -144,11 +139,7 @@ class Seat:
         wanted = self._account.revision.draft
         if wanted is None or self._wish.off:
             return None
-        replica = self._fleet.drafts.borrow(wanted)
-        if replica is not None and not compatible(replica.capabilities, self.target):
-            self._fleet.drafts.give_back(replica)
-            return None
-        return replica
+        return self._fleet.drafts.borrow(wanted)
 
     async def _reopen(self) -> TargetEngine:
         """Another target of the same hash, or the same one once it is back. Raises TargetLost when none comes."""
