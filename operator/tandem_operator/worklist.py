@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from tandem_operator.domain.errors import Unavailable
 from tandem_operator.ports import Clock
 
 KeyT = TypeVar("KeyT", bound=Hashable)
@@ -43,6 +44,13 @@ class Figures:
     failed: int = 0
     last_finished: float = 0.0
     oldest_due: float | None = None
+
+
+def back_off(failures: int, error: Exception) -> float:
+    """Seconds until the next try: 1, 2, 4, ... 60, and not before the API server said."""
+    grown = min(FIRST_BACKOFF_SECONDS * 2.0 ** min(failures - 1, 10), LONGEST_BACKOFF_SECONDS)
+    asked = error.retry_after_seconds if isinstance(error, Unavailable) else None
+    return max(grown, min(asked or 0.0, LONGEST_BACKOFF_SECONDS))
 
 
 class Worklist(Generic[KeyT]):
@@ -117,7 +125,7 @@ class Worklist(Generic[KeyT]):
             # Whatever one object does to us, the others go on; the cause is in the log, and the object comes back.
             entry.failures += 1
             self.figures.failed += 1
-            again = min(FIRST_BACKOFF_SECONDS * 2 ** (entry.failures - 1), LONGEST_BACKOFF_SECONDS)
+            again = back_off(entry.failures, error)
             log.warning("look failed key=%s again_in=%.0fs error=%s: %s", key, again, type(error).__name__, error)
         else:
             entry.failures = 0
