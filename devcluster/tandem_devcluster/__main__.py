@@ -188,6 +188,7 @@ def _inside(given: argparse.Namespace) -> None:
 
 def _forward(given: argparse.Namespace) -> None:
     destination = parse_destination(given.destination, namespace=given.namespace, port=given.port)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a relay leaves nothing behind, so it may end at once
     asyncio.run(forward(given.state, destination, given.local_port))
 
 

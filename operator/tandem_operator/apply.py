@@ -28,19 +28,27 @@ class Target:
 
 
 async def apply(plan: Plan, target: Target, cluster: Cluster) -> Outcome:
-    """Do the actions in order. A Conflict is raised, since the plan rests on a look that is out of date."""
+    """Do the actions in order, up to the first that fails; which one that was, and why, is in the outcome."""
     done: list[Action] = []
     for action in plan.actions:
         try:
             await _do(action, target, cluster)
-        except Conflict:
-            raise
         except (ClusterError, ForeignObject) as error:
             log.warning("action failed key=%s action=%s error=%s", target.key, action, error)
             return Outcome(tuple(done), Failure(action, type(error).__name__, str(error)), plan)
         log.info("action done key=%s action=%s", target.key, action)
         done.append(action)
     return Outcome(tuple(done), None, plan)
+
+
+def progress_is_kept(outcome: Outcome) -> bool:
+    """Whether the decided progress is on the object: then the turns that it made are made, and are not made again."""
+    return all(action in outcome.done for action in outcome.plan.actions if action.verb is Verb.PERSIST)
+
+
+def is_outdated(outcome: Outcome) -> bool:
+    """Whether somebody wrote in between: the plan rests on a look that is out of date, and so would its report."""
+    return outcome.failed is not None and outcome.failed.reason == Conflict.__name__
 
 
 async def write_status(status: Json, target: Target, cluster: Cluster) -> None:

@@ -37,11 +37,10 @@ Wake = Callable[[Key], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What the handlers call: `log_in` gives the API's address and our identity, `wake` and `gone` take a key."""
+    """What the handlers call: `log_in` gives the API's address and our identity, `wake` takes a key."""
 
     log_in: Callable[[], Awaitable[kopf.ConnectionInfo]]
     wake: Wake
-    gone: Wake
 
 
 def register(registry: kopf.OperatorRegistry, calls: Calls, age: WatchAge) -> None:
@@ -52,9 +51,9 @@ def register(registry: kopf.OperatorRegistry, calls: Calls, age: WatchAge) -> No
         return await calls.log_in()
 
     @kopf.on.event("tandem.dev", "v1alpha1", "speculativedeployments", registry=registry)
-    async def object_changed(type: str, namespace: str | None, name: str, **_: Any) -> None:  # kopf names them
+    async def object_changed(namespace: str | None, name: str, **_: Any) -> None:
         age.last_event = time.monotonic()
-        await (calls.gone if type == "DELETED" else calls.wake)(Key(str(namespace), name))
+        await calls.wake(Key(str(namespace), name))
 
     for group, version, plural in CHILD_KINDS:
 

@@ -5,6 +5,7 @@ would starve its object.
 """
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -60,10 +61,22 @@ def path_of(kind: Kind, namespace: str | None, name: str | None = None, subresou
     return "/".join(parts)
 
 
-def refusal(what: str, status: int, reason: str, data: bytes) -> ClusterError:
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the API said: status, its reason phrase, `Retry-After` where it gave seconds, and the body."""
+
+    status: int
+    reason: str
+    retry_after_seconds: float | None
+    data: bytes
+
+
+def refusal(what: str, answer: Answer) -> ClusterError:
     """Which branch of the error tree an answer of the API is, in the API's own words where it gave any."""
-    message = _words(data) or reason
-    match status:
+    message = _words(answer.data) or answer.reason
+    match answer.status:
+        case 404:
+            return NotFound(what, message)
         case 409:
             return Conflict(what, message)
         case 401 | 403:
@@ -71,7 +84,7 @@ def refusal(what: str, status: int, reason: str, data: bytes) -> ClusterError:
         case 400 | 413 | 415 | 422:
             return Refused(what, message)
         case _:
-            return Unavailable(what, message)
+            return Unavailable(what, message, retry_after_seconds=answer.retry_after_seconds)
 
 
 def _words(data: bytes) -> str | None:
@@ -136,13 +149,15 @@ class KubeCluster:
         body: dict[str, object] = {"propagationPolicy": "Background"}
         if uid is not None:
             body["preconditions"] = {"uid": uid}
-        await self._request_or_none("DELETE", path_of(kind, namespace, name), body=body)
+        # With a uid, a Conflict says that another object bears the name by now: the one that was meant is gone.
+        with contextlib.suppress(*(() if uid is None else (Conflict,))):
+            await self._request_or_none("DELETE", path_of(kind, namespace, name), body=body)
 
     async def _request_or_none(self, method: str, path: str, *, body: Json | None = None) -> Json | None:
         """None: 404."""
         try:
             return await self._request(method, path, body=body)
-        except NotFoundError:
+        except NotFound:
             return None
 
     async def _request(
@@ -168,23 +183,25 @@ class KubeCluster:
                 data = await answer.read()  # type: ignore[no-untyped-call]  # the client is only partly typed
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise Unavailable(f"{method} {path}", f"{type(error).__name__} {error}") from error
-        return _checked(f"{method} {path}", answer.status, str(answer.reason), data)
+        wait = answer.headers.get("Retry-After", "")
+        seconds = float(wait) if wait.isdecimal() else None
+        return read_answer(f"{method} {path}", Answer(answer.status, str(answer.reason), seconds, data))
 
 
-class NotFoundError(Unavailable):
-    """404: for reads and deletes an answer; elsewhere a namespace or kind that is not there yet."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what, "there is no such object, namespace or kind")
+class NotFound(Unavailable):
+    """404: for reads and deletes an answer; elsewhere an object, a namespace or a kind that is not there (yet)."""
 
 
-def _checked(what: str, status: int, reason: str, data: bytes) -> Json:
-    if status == 404:
-        raise NotFoundError(what)
-    if not 200 <= status <= 299:
-        raise refusal(what, status, reason, data)
-    found = json.loads(data)
-    assert isinstance(found, dict)
+def read_answer(what: str, answer: Answer) -> Json:
+    """The object that the API answered with; raises what an answer without one means."""
+    if not 200 <= answer.status <= 299:
+        raise refusal(what, answer)
+    try:
+        found = json.loads(answer.data)
+    except ValueError as error:
+        raise Unavailable(what, f"the answer is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise Unavailable(what, "the answer is no JSON object")
     return found
 
 

@@ -168,7 +168,7 @@ async def _lead(
 async def _watch(settings: Settings, worklist: Worklist[Key], age: WatchAge, stop: asyncio.Event) -> None:
     """kopf, with its own posting, peering and persistence switched off."""
     registry, options = kopf.OperatorRegistry(), kopf.OperatorSettings()
-    register(registry, Calls(_log_in, worklist.add, worklist.forget), age)
+    register(registry, Calls(_log_in, worklist.add), age)
     narrow_watches(options)
     await kopf.operator(
         registry=registry,

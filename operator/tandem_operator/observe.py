@@ -83,8 +83,9 @@ async def observe(resource: Json, sources: Sources, *, window: timedelta) -> Obs
     labels = {LABEL_DEPLOYMENT: key.name}
     listings = [sources.cluster.list(kind, key.namespace, labels=labels) for kind in (*CHILD_KINDS, Kind.POD)]
     *listed, pod_bodies = await asyncio.gather(*listings)
-    bodies = {text(body, "metadata", "uid"): body for body in pod_bodies}
-    pods = tuple(read_pod(body) for body in pod_bodies if texts(body, "metadata", "labels").get("tandem.dev/role"))
+    children = children_of(text(resource, "metadata", "uid"), [body for found in listed for body in found])
+    bodies = {text(body, "metadata", "uid"): body for body in pod_bodies if _made_by(children, body)}
+    pods = tuple(read_pod(body) for body in bodies.values())
     now = sources.clock.now()
     scrape, pressed, nodes = await asyncio.gather(
         _scrape(pods, bodies, sources.telemetry, now),
@@ -97,7 +98,7 @@ async def observe(resource: Json, sources: Sources, *, window: timedelta) -> Obs
         now=now,
         resource=read_resource(resource),
         terms=sources.terms,
-        children=children_of(text(resource, "metadata", "uid"), [body for found in listed for body in found]),
+        children=children,
         pods=tuple(pressed),
         scrape=scrape,
         baseline=baseline,
@@ -124,6 +125,14 @@ def children_of(uid: str, bodies: list[Json]) -> tuple[Child, ...]:
 
 def _owned_by(uid: str, body: Json) -> bool:
     return any(text(owner, "uid") == uid for owner in items(body, "metadata", "ownerReferences"))
+
+
+def _made_by(children: tuple[Child, ...], pod: Json) -> bool:
+    """Whether a Deployment of ours made the pod, by way of its ReplicaSet; anybody can put our label on a pod."""
+    makers = [text(owner, "name") for owner in items(pod, "metadata", "ownerReferences")]
+    template = texts(pod, "metadata", "labels").get("pod-template-hash")
+    deployments = (child.name for child in children if child.kind == Kind.DEPLOYMENT)
+    return any(f"{name}-{template}" in makers for name in deployments)
 
 
 def _without_managed_fields(body: Json) -> Json:

@@ -1,18 +1,23 @@
 """Knows how to stand in for a cluster, for gateways and for time, in memory, under the same promises as the real ones.
 
 Refuses to know kopf and any client library. Shipped, because examples and simulations use it too. What the API server
-does and this does not: admission, defaults, garbage collection, controllers.
+does and this does not: admission, defaults. `Controllers` does what a cluster's own controllers and our pods do.
 """
 
 import copy
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from itertools import count
 from typing import Any
 
+from tandem_operator.domain import record
 from tandem_operator.domain.errors import ClusterError, Conflict
+from tandem_operator.domain.observed import Fetched, items, text, texts
+from tandem_operator.domain.samples import Admitted, Document
 from tandem_operator.ports import Json, Key, Kind, Pressure
 
 Address = tuple[Kind, str | None, str]
@@ -169,3 +174,114 @@ class MemoryCluster:
         metadata["resourceVersion"] = str(next(self._versions))
         self.objects[address] = body
         return copy.deepcopy(body)
+
+
+class Controllers:
+    """One step of the rest of a cluster: Deployments get their pods, which are ready at once and answer; what lost its
+    owner goes. `broken` role hashes get pods that never become ready."""
+
+    def __init__(self, cluster: MemoryCluster, telemetry: ScriptedTelemetry) -> None:
+        self.broken: set[str] = set()
+        self._cluster = cluster
+        self._telemetry = telemetry
+
+    def step(self) -> None:
+        self._collect()
+        for address, body in list(self._cluster.objects.items()):
+            if address[0] is Kind.DEPLOYMENT:
+                self._run(body)
+        self._collect()
+        self._answer()
+
+    def _collect(self) -> None:
+        """Garbage collection, owner by owner."""
+        objects = self._cluster.objects
+        alive = {body["metadata"]["uid"] for body in objects.values()}
+        owned = {key: _owner_uids(body) for key, body in objects.items()}
+        lost = [key for key, owners in owned.items() if owners and alive.isdisjoint(owners)]
+        for key in lost:
+            del objects[key]
+        if lost:
+            self._collect()
+
+    def _run(self, deployment: dict[str, Any]) -> None:
+        template, wanted = deployment["spec"]["template"], deployment["spec"]["replicas"]
+        digest = sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:10]
+        names = [f"{deployment['metadata']['name']}-{digest}-{index}" for index in range(wanted)]
+        held = [body for (kind, _, _), body in self._cluster.objects.items() if kind is Kind.POD]
+        ours = [body for body in held if deployment["metadata"]["uid"] in _owner_uids(body)]
+        for body in ours:
+            if body["metadata"]["name"] not in names:
+                del self._cluster.objects[Kind.POD, body["metadata"]["namespace"], body["metadata"]["name"]]
+        kept = {body["metadata"]["name"] for body in ours}
+        for name in names:
+            if name not in kept:
+                self._cluster.put(Kind.POD, _pod(deployment, digest, name, ready=self._works(template)))
+        ready = wanted if self._works(template) else 0
+        deployment["status"] = {
+            "observedGeneration": deployment["metadata"]["generation"],
+            "replicas": wanted,
+            "updatedReplicas": wanted,
+            "readyReplicas": ready,
+        }
+
+    def _works(self, template: Json) -> bool:
+        return texts(template, "metadata", "labels").get("tandem.dev/role-hash") not in self.broken
+
+    def _answer(self) -> None:
+        """Every ready gateway follows the policy that is there and reaches every ready pod."""
+        pods = [body for (kind, _, _), body in self._cluster.objects.items() if kind is Kind.POD and _is_ready(body)]
+        self._telemetry.documents.clear()
+        for pod in pods:
+            labels = texts(pod, "metadata", "labels")
+            policy = self._policy(text(pod, "metadata", "namespace"), labels["tandem.dev/deployment"])
+            if labels["tandem.dev/role"] == "gateway" and policy is not None:
+                document = Document(
+                    boot=text(pod, "metadata", "uid"),
+                    policy=policy["number"],
+                    admitted=Admitted(_counted(pods, "target"), _counted(pods, "draft")),
+                    serving=bool(_counted(pods, "target")),
+                )
+                self._telemetry.documents[text(pod, "status", "podIP")] = record.dump(document)
+
+    def _policy(self, namespace: str, name: str) -> Any:
+        held = self._cluster.objects.get((Kind.CONFIG_MAP, namespace, f"{name}-policy"))
+        return None if held is None else json.loads(held["data"]["policy.json"])
+
+
+def _owner_uids(body: Json) -> list[str]:
+    return [text(owner, "uid") for owner in items(body, "metadata", "ownerReferences")]
+
+
+def _is_ready(pod: Json) -> bool:
+    return any(text(item, "status") == "True" for item in items(pod, "status", "conditions"))
+
+
+def _counted(pods: list[dict[str, Any]], role: str) -> dict[str, int]:
+    labels = [texts(pod, "metadata", "labels") for pod in pods]
+    hashes = [held["tandem.dev/role-hash"] for held in labels if held["tandem.dev/role"] == role]
+    return {role_hash: hashes.count(role_hash) for role_hash in sorted(hashes)}
+
+
+def _pod(deployment: dict[str, Any], digest: str, name: str, *, ready: bool) -> Json:
+    """A pod as the ReplicaSet of `digest` makes it; its owner's uid is the Deployment's, which spares ReplicaSets."""
+    metadata, template = deployment["metadata"], deployment["spec"]["template"]
+    fetched = record.dump(Fetched(digest="sha256:weights", tokenizer="sha256:words"))
+    owner = {"kind": "ReplicaSet", "name": f"{metadata['name']}-{digest}", "uid": metadata["uid"]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "namespace": metadata["namespace"],
+            "name": name,
+            "labels": {**template["metadata"]["labels"], "pod-template-hash": digest},
+            "ownerReferences": [owner],
+        },
+        "spec": template["spec"],
+        "status": {
+            "phase": "Running" if ready else "Pending",
+            "podIP": f"pod-ip-of-{name}",
+            "conditions": [{"type": "Ready", "status": str(ready)}],
+            "initContainerStatuses": [{"name": "fetch", "state": {"terminated": {"message": json.dumps(fetched)}}}],
+        },
+    }

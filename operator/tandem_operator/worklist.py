@@ -5,7 +5,8 @@ Refuses to know what looking means, and what woke us.
 The queue is level-triggered: it holds keys, never events. A key that is added while it is being worked on is worked on
 once more afterwards, so nothing is missed and nothing is done in parallel for one object; a key that is added ten times
 while it waits is worked on once. A failed look comes back after a back-off of 1, 2, 4, ... 60 s, which a new `add` cuts
-short; a good look comes back when the work says so, or after `resync_seconds`.
+short; a good look comes back when the work says so, or after `resync_seconds`; a look that finds nothing there ends the
+key, unless it was added meanwhile.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from tandem_operator.domain.errors import Unavailable
 from tandem_operator.ports import Clock
 
 KeyT = TypeVar("KeyT", bound=Hashable)
@@ -44,6 +46,13 @@ class Figures:
     oldest_due: float | None = None
 
 
+def back_off(failures: int, error: Exception) -> float:
+    """Seconds until the next try: 1, 2, 4, ... 60, and not before the API server said."""
+    grown = min(FIRST_BACKOFF_SECONDS * 2.0 ** min(failures - 1, 10), LONGEST_BACKOFF_SECONDS)
+    asked = error.retry_after_seconds if isinstance(error, Unavailable) else None
+    return max(grown, min(asked or 0.0, LONGEST_BACKOFF_SECONDS))
+
+
 class Worklist(Generic[KeyT]):
     """Serial per key, at most `workers` keys at once."""
 
@@ -55,7 +64,7 @@ class Worklist(Generic[KeyT]):
         workers: int = 8,
         resync_seconds: float = 60.0,
     ) -> None:
-        """`work` returns seconds until the key wants another look; None: no wish of its own."""
+        """`work` returns seconds until the key wants another look; None: there is nothing to look at any more."""
         self._work = work
         self._clock = clock
         self._workers = workers
@@ -74,11 +83,6 @@ class Worklist(Generic[KeyT]):
             due = self._clock.monotonic() + after_seconds
             entry.due = due if entry.due is None else min(entry.due, due)
             self._changed.notify()
-
-    async def forget(self, key: KeyT) -> None:
-        """The object is gone: no resync, no back-off. A look in progress ends by itself."""
-        async with self._changed:
-            self._entries.pop(key, None)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -114,25 +118,28 @@ class Worklist(Generic[KeyT]):
         return found
 
     async def _look(self, key: KeyT, entry: Entry) -> None:
+        again: float | None
         try:
             wish = await self._work(key)
         except Exception as error:
             # Whatever one object does to us, the others go on; the cause is in the log, and the object comes back.
             entry.failures += 1
             self.figures.failed += 1
-            again = min(FIRST_BACKOFF_SECONDS * 2 ** (entry.failures - 1), LONGEST_BACKOFF_SECONDS)
+            again = back_off(entry.failures, error)
             log.warning("look failed key=%s again_in=%.0fs error=%s: %s", key, again, type(error).__name__, error)
         else:
             entry.failures = 0
-            again = self._resync_seconds if wish is None else min(wish, self._resync_seconds)
+            again = None if wish is None else min(wish, self._resync_seconds)
         await self._finish(key, entry, again)
 
-    async def _finish(self, key: KeyT, entry: Entry, again: float) -> None:
+    async def _finish(self, key: KeyT, entry: Entry, again: float | None) -> None:
         async with self._changed:
             entry.working = False
             self.figures.finished += 1
             self.figures.last_finished = self._clock.monotonic()
-            if self._entries.get(key) is entry:
+            if again is not None:
                 due = self.figures.last_finished + again
                 entry.due = due if entry.due is None else min(entry.due, due)
+            elif entry.due is None:
+                del self._entries[key]
             self._changed.notify()

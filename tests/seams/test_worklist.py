@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tandem_operator.worklist import Worklist
+from tandem_operator.domain.errors import Unavailable
+from tandem_operator.worklist import Worklist, back_off
 
 pytestmark = pytest.mark.looptime
 
@@ -116,7 +117,7 @@ async def test_the_look_says_when_it_wants_to_look_again_and_the_resync_bounds_i
 
     async def work(key: str) -> float | None:
         looks[key].append(asyncio.get_running_loop().time())
-        return 10.0 if key == "soon" else None
+        return 10.0 if key == "soon" else 1000.0
 
     async with running(work, resync_seconds=25) as worklist:
         await worklist.add("soon")
@@ -125,16 +126,43 @@ async def test_the_look_says_when_it_wants_to_look_again_and_the_resync_bounds_i
     assert looks == {"soon": [0, 10, 20, 30, 40, 50], "late": [0, 25, 50]}
 
 
-async def test_a_forgotten_key_is_not_looked_at_again() -> None:
+async def test_a_key_of_which_nothing_is_left_is_not_looked_at_again_until_it_is_added() -> None:
     looks: list[str] = []
 
-    async def work(key: str) -> float:
+    async def work(key: str) -> None:
         looks.append(key)
-        return 1.0
+
+    async with running(work, resync_seconds=25) as worklist:
+        await worklist.add("a")
+        await asyncio.sleep(100)
+        assert (looks, len(worklist)) == (["a"], 0)
+        await worklist.add("a")
+        await asyncio.sleep(100)
+    assert looks == ["a", "a"]
+
+
+async def test_an_object_made_anew_during_the_look_that_finds_it_gone_is_looked_at_afterwards() -> None:
+    active, most, looks = 0, 0, 0
+
+    async def work(key: str) -> float | None:
+        nonlocal active, most, looks
+        active, looks = active + 1, looks + 1
+        most = max(most, active)
+        await asyncio.sleep(10)
+        active -= 1
+        return None if looks == 1 else 1000.0
 
     async with running(work) as worklist:
         await worklist.add("a")
-        await asyncio.sleep(0.5)
-        await worklist.forget("a")
+        await asyncio.sleep(1)
+        await worklist.add("a")
         await asyncio.sleep(100)
-    assert looks == ["a"]
+        assert len(worklist) == 1
+    assert (looks, most) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("failures", "asked", "seconds"), [(1, None, 1), (1, 7.0, 7), (5, 7.0, 16), (1, 3600.0, 60), (5000, None, 60)]
+)
+async def test_a_back_off_is_never_shorter_than_the_server_asked(failures: int, asked: float, seconds: float) -> None:
+    assert back_off(failures, Unavailable("get", "slow down", retry_after_seconds=asked)) == seconds
