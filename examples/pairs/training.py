@@ -29,7 +29,7 @@ Loss = Callable[[Decoder, Tensor], Tensor]
 Report = Callable[[str], None]
 
 INITIAL_SPREAD = 0.02  # standard deviation of fresh weights; outputs into the residual stream start at zero
-ARGMAX_SHARE = 0.3
+ARGMAX_SHARE = 0.1
 UNTAUGHT = -1e9  # a logit of no probability that still multiplies with zero, as minus infinity does not
 
 

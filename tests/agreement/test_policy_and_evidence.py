@@ -1,0 +1,64 @@
+"""The operator writes policies that gateways read, and reads the evidence that gateways write."""
+
+import json
+
+from tests.domain.simulated_world import Behaviour, installed
+from tests.domain.test_decide_stories import QUICK, V2, push
+
+from tandem_operator.domain.alerts import Intent, intents
+from tandem_operator.domain.samples import Arm, read_document
+from tandem_operator.domain.webhook import annotation, read_webhook
+from tandem_runtime.domain import evidence as gateway
+from tandem_runtime.domain.policy import RevisionName, RoleHash, parse_policy
+from tandem_runtime.domain.tokens import Round
+
+
+def test_gateways_read_every_policy_of_a_life() -> None:
+    world = installed(QUICK, rate=8)
+    push(world, V2)
+    states, shares = set(), set()
+    for tick in range(110):
+        if tick == 85:
+            world.behaviour[world.stable] = Behaviour(acceptance=0.05)
+        world.tick()
+        document = world.policy()
+        assert document is not None
+        read = parse_policy(json.dumps(document))
+        assert read.number == document["number"]
+        assert [revision.name for revision in read.revisions] == [held["name"] for held in document["revisions"]]
+        states.add(str(read.speculation.state))
+        shares.add(tuple(revision.weight for revision in read.revisions))
+    assert {"Active", "Off"} <= states
+    assert {(100,), (100, 0), (90, 10), (50, 50)} <= shares
+
+
+def test_the_operator_reads_what_a_gateway_counts() -> None:
+    ledger = gateway.Ledger(boot="4be1")
+    name, target = RevisionName("b07d51ee"), RoleHash("91ab02c4")
+    stratum = ledger.stratum(gateway.StratumKey(12, name))
+    stratum.add(Round(4, 3, 4, 0.0, 0.01), bucket=7)
+    stratum.requests, stratum.errors = 2, 1
+    slot = gateway.SlotKey("uid", target, 3, gateway.Arm.OFF, 12, name)
+    ledger.add_decode(slot, ends_at=80.0, tokens=8, seconds=0.0914)
+    admitted = {"targets": {"91ab02c4": 2}, "drafts": {"0be3fa77": 1}}
+    written = ledger.document(wall=100.0, policy=12, admitted=admitted, serving=True)
+    read = read_document(json.loads(json.dumps(written)))
+    assert (read.boot, read.policy, read.serving) == ("4be1", 12, True)
+    assert (read.admitted.targets, read.admitted.drafts) == ({"91ab02c4": 2}, {"0be3fa77": 1})
+    (counted,) = read.strata
+    assert (counted.policy, counted.revision, counted.requests, counted.errors) == (12, "b07d51ee", 2, 1)
+    assert (counted.rounds, counted.speculating, counted.proposed, counted.emitted) == (1, 1, 4, 4)
+    assert counted.acceptance is not None
+    assert (counted.acceptance.accepted[7], counted.acceptance.examined[7]) == (3, 4)
+    (closed,) = read.slots
+    assert (closed.pod, closed.target, closed.slot, closed.arm) == ("uid", "91ab02c4", 3, Arm.OFF)
+    assert (closed.tokens, closed.milliseconds) == (8, 91)
+
+
+def test_a_decision_reads_what_the_webhook_wrote() -> None:
+    labels = {"alertname": "TandemHighErrorRate", "namespace": "llm", "specdep": "chat", "revision": "b07d51ee"}
+    alert = {"status": "firing", "labels": labels, "startsAt": "2026-03-01T12:00:00.5Z", "fingerprint": "f"}
+    (firing,) = read_webhook({"version": "4", "alerts": [alert]}).firing
+    name, value = annotation(firing, uid="uid")
+    expected = Intent(name="TandemHighErrorRate", starts_at=firing.starts_at, revision="b07d51ee", labels=labels)
+    assert intents({name: value}) == {name.partition("/")[2]: expected}
