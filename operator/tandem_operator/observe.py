@@ -42,8 +42,9 @@ CHILD_KINDS = (
     Kind.ROLE_BINDING,
 )
 LABEL_DEPLOYMENT = "tandem.dev/deployment"
-MOST_SCRAPES = 512
-"""Per object; at one look every few seconds this covers the longest window that the CRD admits, thinned if need be."""
+MOST_SCRAPES = 60
+"""Per object and window: a baseline is then older than asked for by a sixtieth of the window at most, and a document
+with its buckets takes some ten kilobytes per gateway and revision."""
 
 
 @dataclass(slots=True)
@@ -53,9 +54,11 @@ class ScrapeHistory:
     _kept: dict[Key, deque[Scrape]] = field(default_factory=dict)
 
     def add(self, key: Key, scrape: Scrape, window: timedelta) -> None:
-        """Remember `scrape`, and forget what the window cannot reach, but for one older scrape as its baseline."""
-        kept = self._kept.setdefault(key, deque(maxlen=MOST_SCRAPES))
-        kept.append(scrape)
+        """Remember `scrape` unless one is kept from just before, and forget what the window cannot reach, but for one
+        older scrape as its baseline."""
+        kept = self._kept.setdefault(key, deque())
+        if not kept or scrape.at - kept[-1].at >= window / MOST_SCRAPES:
+            kept.append(scrape)
         while len(kept) > 1 and kept[1].at <= scrape.at - window:
             kept.popleft()
 

@@ -3,6 +3,8 @@
 import asyncio
 import secrets
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,12 +14,22 @@ from tandem_devcluster.machine import DEFAULT_MACHINES
 from tandem_devcluster.state import StateFolder
 from tandem_devcluster.testing import Cluster
 
+MODELS = "/opt/tandem/models"
+"""Where pods find what lies in the fixture `models`."""
+
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that every pod sees as `MODELS`."""
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[Cluster]:
     """The running cluster: nodes cpu-0, l4-0 (4 GPUs) and h100-0 (8 GPUs); crash back-off is 1, 2, 4, ... seconds."""
     state = StateFolder(tmp_path_factory.mktemp("devcluster") / "state")
-    start(state, asyncio.run(ensure_built()), Plan(DEFAULT_MACHINES, backoff_base_seconds=1.0))
+    machines = tuple(replace(machine, folders={MODELS: str(models)}) for machine in DEFAULT_MACHINES)
+    start(state, asyncio.run(ensure_built()), Plan(machines, backoff_base_seconds=1.0))
     try:
         yield Cluster(state)
     finally:

@@ -1,0 +1,210 @@
+"""The operator as the chart installs it, on a real API server, with a tiny untrained pair in real engines.
+
+The tests are one life of one object, in order: it is created, serves, is disturbed, and goes. C45 is from babylon's pull
+request 3376.
+"""
+
+import json
+import secrets
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tests.cluster.conftest import MODELS
+from tests.seams.tokenizer_folders import byte_level_folder
+
+from tandem_devcluster.testing import Cluster, Object
+from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+CHART = str(Path(__file__).parents[2] / "charts" / "tandem")
+NAME = "chat"
+PATIENCE_SECONDS = 120
+"""A machine that also does something else takes a minute to start three engines."""
+KINDS = "deployment,service,configmap,serviceaccount,role,rolebinding,pdb,controllerrevision,pod"
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """One release of the chart, two replicas, and the namespace of the object."""
+
+    cluster: Cluster
+    system: str
+    namespace: str
+
+    def object(self) -> Object:
+        return self.cluster.get("specdep", NAME, namespace=self.namespace)
+
+    def wait(self, kind: str, status: str, *, reason: str = "") -> Object:
+        def reached(found: Object) -> bool:
+            condition = conditions(found).get(kind, {})
+            current = condition.get("observedGeneration") == found["metadata"]["generation"]
+            return current and condition["status"] == status and reason in ("", condition["reason"])
+
+        return self.cluster.wait(
+            "specdep", NAME, namespace=self.namespace, until=reached, deadline_seconds=PATIENCE_SECONDS
+        )
+
+    def settle(self) -> Object:
+        return self.wait("Reconciling", "False", reason="Settled")
+
+    def patch(self, spec: dict[str, Any]) -> None:
+        patch = json.dumps({"spec": spec})
+        self.cluster.kubectl("patch", "specdep", NAME, "-n", self.namespace, "--type=merge", "-p", patch)
+
+    @property
+    def account(self) -> str:
+        return f"system:serviceaccount:{self.system}:tandem-operator"
+
+    def holder(self) -> str:
+        """The pod that leads."""
+        lease = self.cluster.get("lease", "tandem-operator", namespace=self.system)
+        return str(lease["spec"].get("holderIdentity", ""))
+
+    def deployment(self, role: str) -> str:
+        found = self.cluster.get("deployment", "-l", f"tandem.dev/role={role}", namespace=self.namespace)["items"]
+        return str(found[0]["metadata"]["name"])
+
+    def requests(self, account: str) -> list[Object]:
+        return [entry for entry in self.cluster.audit() if entry["user"]["username"] == account]
+
+
+def conditions(found: Object) -> dict[str, Any]:
+    return {condition["type"]: condition for condition in found.get("status", {}).get("conditions", [])}
+
+
+def write_model(folder: Path) -> None:
+    """An untrained model in the Hugging Face layout; the same for target and draft."""
+    torch.manual_seed(1)
+    shape = DecoderConfig(
+        vocab_size=300,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=512,
+    )
+    byte_level_folder(folder)
+    written = asdict(shape) | {"architectures": ["LlamaForCausalLM"], "hidden_act": "silu"}
+    (folder / "config.json").write_text(json.dumps(written))
+    save_file(Decoder(shape).state_dict(), folder / "model.safetensors")
+
+
+SPEC = {
+    "target": {"model": {"uri": f"file://{MODELS}/target"}},
+    "draft": {"model": {"uri": f"file://{MODELS}/draft"}},
+    "gateway": {"replicas": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def installed(cluster: Cluster, models: Path) -> Iterator[Installed]:
+    """The chart installed with two replicas, and one object applied."""
+    system, namespace = (f"{role}-{secrets.token_hex(4)}" for role in ("system", "serving"))
+    for role in ("target", "draft"):
+        write_model(models / role)
+    cluster.kubectl("create", "namespace", namespace)
+    install = ("--create-namespace", "--set", "replicaCount=2", "--wait", "--timeout", "55s")
+    cluster.helm("install", "tandem", CHART, "-n", system, *install)
+    body = {"apiVersion": "tandem.dev/v1alpha1", "kind": "SpeculativeDeployment", "metadata": {"name": NAME}}
+    cluster.apply({**body, "spec": SPEC}, namespace=namespace)
+    yield Installed(cluster, system, namespace)
+    cluster.helm("uninstall", "tandem", "-n", system)
+    cluster.kubectl("delete", "namespace", namespace, system, "--wait=false")
+
+
+def test_the_object_becomes_ready_and_answers_through_its_service(installed: Installed) -> None:
+    found = installed.settle()
+    assert {kind: found["status"] for kind, found in conditions(found).items() if kind in HEALTHY} == HEALTHY
+    with installed.cluster.forward(f"svc/{NAME}", 8000, namespace=installed.namespace) as url:
+        question = {"model": NAME, "prompt": "the quick brown fox", "max_tokens": 12, "temperature": 0}
+        request = urllib.request.Request(
+            f"{url}/v1/completions", json.dumps(question).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as reply:
+            answer = json.load(reply)
+    assert answer["usage"]["completion_tokens"] == 12
+
+
+HEALTHY = {"Ready": "True", "Accepted": "True", "ModelsCompatible": "True", "DraftReady": "True", "Stalled": "False"}
+
+
+def test_a_steady_object_causes_no_write_but_leases(installed: Installed) -> None:
+    installed.settle()
+    renewals = 0
+
+    def renewed_ten_times(lease: Object) -> bool:
+        nonlocal renewals
+        renewals += 1
+        return renewals > 10
+
+    before = len(installed.requests(installed.account))
+    lease = ("lease", "tandem-operator")
+    installed.cluster.wait(*lease, namespace=installed.system, until=renewed_ten_times, deadline_seconds=90)
+    done = installed.requests(installed.account)[before:]
+    written = [f"{entry['verb']} {entry['requestURI']}" for entry in done if entry["verb"] not in READS]
+    assert [line for line in written if "/leases" not in line] == []
+
+
+READS = ("get", "list", "watch")
+
+
+def test_a_deleted_child_comes_back_and_a_scaled_one_is_put_right(installed: Installed) -> None:
+    draft, target, namespace = installed.deployment("draft"), installed.deployment("target"), installed.namespace
+    before = installed.cluster.get("deployment", draft, namespace=namespace)["metadata"]["uid"]
+    installed.cluster.kubectl("scale", "deployment", target, "--replicas=3", "-n", namespace)
+    installed.cluster.wait(
+        *("deployment", target), namespace=namespace, until=lambda found: found["spec"]["replicas"] == 1
+    )
+    installed.cluster.kubectl("delete", "deployment", draft, "-n", namespace)
+    installed.cluster.kubectl(
+        "wait", "--for=create", f"deployment/{draft}", "-n", namespace, f"--timeout={PATIENCE_SECONDS // 3}s"
+    )
+    assert installed.cluster.get("deployment", draft, namespace=namespace)["metadata"]["uid"] != before
+
+
+def test_a_wrong_spec_is_named_by_its_field_and_what_serves_goes_on(installed: Installed) -> None:
+    installed.settle()
+    installed.patch({"target": {"placement": {"accelerator": "L5"}}})
+    found = installed.wait("Accepted", "False")
+    assert "spec.target.placement.accelerator is 'L5'" in conditions(found)["Accepted"]["message"]
+    assert conditions(found)["Ready"]["status"] == "True"
+    installed.patch({"target": {"placement": {"accelerator": None}}})
+    installed.wait("Accepted", "True")
+
+
+def test_a_killed_leader_is_followed_by_the_other_which_goes_on(installed: Installed) -> None:
+    holder = installed.holder()
+    pods = installed.cluster.get("pod", "-l", "app.kubernetes.io/name=tandem-operator", namespace=installed.system)["items"]
+    assert holder in {pod["metadata"]["name"] for pod in pods}
+    assert len(pods) == 2
+    installed.patch({"draft": {"replicas": 2}})
+    installed.cluster.kubectl("delete", "pod", holder, "-n", installed.system, "--grace-period=0", "--force")
+    found = installed.settle()
+    assert conditions(found)["DraftReady"]["message"] == "2/2 pods are ready"
+    assert installed.holder() not in ("", holder)
+
+
+def test_no_request_of_the_operator_or_the_gateway_is_forbidden_c45(installed: Installed) -> None:
+    accounts = (installed.account, f"system:serviceaccount:{installed.namespace}:{NAME}-gateway")
+    done = [entry for account in accounts for entry in installed.requests(account)]
+    assert {entry["user"]["username"] for entry in done} == set(accounts)
+    refused = [
+        f"{entry['verb']} {entry['requestURI']}" for entry in done if entry.get("responseStatus", {}).get("code") == 403
+    ]
+    assert refused == []
+
+
+def test_a_deleted_object_leaves_nothing(installed: Installed) -> None:
+    installed.cluster.kubectl("delete", "specdep", NAME, "-n", installed.namespace)
+    ours = ("-l", f"tandem.dev/deployment={NAME}", "-n", installed.namespace)
+    installed.cluster.kubectl("wait", "--for=delete", KINDS, *ours, f"--timeout={PATIENCE_SECONDS // 3}s")
+    assert installed.cluster.kubectl("get", KINDS, *ours, "-o", "name") == ""
