@@ -334,7 +334,7 @@ def analyse(at: Situation, course: Course) -> Course:
     if moved.stage is not Stage.STEPPING or at.spec.paused or not hold_is_over(at, course):
         return judged
     step = rollout.step_of(moved, at.spec.canary)
-    if verdict is CheckVerdict.PASS or step.shadow:
+    if verdict is CheckVerdict.PASS:
         return _pass_step(at, judged, step)
     if at.spec.canary.analysis.on_inconclusive is OnInconclusive.ABORT:
         return end_canary(at, judged, Ending(reason="Inconclusive", note="onInconclusive is Abort"))
