@@ -20,7 +20,8 @@ from tandem_operator.domain.errors import ClusterError, Conflict, Forbidden, Ref
 from tandem_operator.domain.observed import text
 from tandem_operator.ports import Json, Key, Kind
 
-FIELD_MANAGER = "tandem-operator"
+SIGNED: Mapping[str, str] = {"fieldManager": "tandem-operator"}
+"""Every write carries the operator's one name for its fields."""
 REQUEST_SECONDS = 15.0
 """Longer than any healthy answer, shorter than the patience of an object that waits behind it."""
 
@@ -125,27 +126,28 @@ class KubeCluster:
 
     async def create(self, kind: Kind, body: Json) -> Json:
         namespace = text(body, "metadata", "namespace") or None
-        return await self._request("POST", path_of(kind, namespace), body=body)
+        return await self._request("POST", path_of(kind, namespace), query=SIGNED, body=body)
 
     async def apply(self, kind: Kind, body: Json) -> Json:
         namespace, name = object_place(body)
         # Forced: the operator is the owner of what it renders, also of a field that a human has edited since.
-        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        query = {**SIGNED, "force": "true"}
         content = "application/apply-patch+yaml"
         return await self._request("PATCH", path_of(kind, namespace, name), query=query, body=body, content=content)
 
     async def replace(self, kind: Kind, body: Json) -> Json:
         namespace, name = object_place(body)
-        return await self._request("PUT", path_of(kind, namespace, name), body=body)
+        return await self._request("PUT", path_of(kind, namespace, name), query=SIGNED, body=body)
 
     async def replace_status(self, kind: Kind, body: Json) -> Json:
         namespace, name = object_place(body)
-        return await self._request("PUT", path_of(kind, namespace, name, "status"), body=body)
+        return await self._request("PUT", path_of(kind, namespace, name, "status"), query=SIGNED, body=body)
 
     async def annotate(self, kind: Kind, key: Key, annotations: Mapping[str, str | None]) -> Json:
         body: Json = {"metadata": {"annotations": dict(annotations)}}
         content = "application/merge-patch+json"
-        return await self._request("PATCH", path_of(kind, key.namespace, key.name), body=body, content=content)
+        path = path_of(kind, key.namespace, key.name)
+        return await self._request("PATCH", path, query=SIGNED, body=body, content=content)
 
     async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> None:
         body: dict[str, object] = {"propagationPolicy": "Background"}
@@ -240,6 +242,9 @@ async def _configuration() -> client.Configuration:
     settings = client.Configuration()
     if IN_CLUSTER_TOKEN.exists():  # noqa: ASYNC240  once, before anything runs
         config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]  # as above
-    else:
+        return settings
+    try:
         await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]  # as above
+    except (config.ConfigException, OSError) as error:
+        raise Unavailable("find the API server", f"no pod's account, and no kubeconfig: {error}") from error
     return settings

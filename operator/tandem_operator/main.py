@@ -4,6 +4,7 @@ Refuses to know any rule. Nothing imports it.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -58,19 +59,26 @@ def main() -> int:
         return 2
     try:
         asyncio.run(run(settings))
-    except OSError as error:
-        print(f"tandem-operator: cannot serve on {settings.host}:{settings.port}: {error}", file=sys.stderr)
+    except (CannotServe, ClusterError) as error:
+        print(f"tandem-operator: {error}", file=sys.stderr)
         return 1
     return 0
 
 
+class CannotServe(Exception):
+    """Nothing can listen at the endpoint of the settings."""
+
+
 async def run(settings: Settings) -> None:
-    """Serve alerts at once; lead when the Lease is ours; leave cleanly on SIGTERM."""
+    """Serve alerts at once; lead when the Lease is ours; leave cleanly on SIGTERM. Raises CannotServe, ClusterError."""
     clock, registry = SystemClock(), CollectorRegistry()
     health = Health(clock, WatchAge())
     health.expose(registry)
     http = HttpThread(Endpoint(settings.host, settings.port), lambda: _build_http(settings, health, registry))
-    http.start()
+    try:
+        http.start()
+    except OSError as error:
+        raise CannotServe(f"cannot serve on {settings.host}:{settings.port}: {error}") from error
     stop = asyncio.Event()
     for sign in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(sign, stop.set)
@@ -81,8 +89,15 @@ async def run(settings: Settings) -> None:
                 health.leading = True
                 await _lead(settings, cluster, health, registry, stop)
     finally:
-        minding.cancel()
+        await _ended(minding)
         http.stop()
+
+
+async def _ended(task: "asyncio.Task[None]") -> None:
+    """Ends a task and waits until it has ended; raises what it failed with."""
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 async def _mind_rights(settings: Settings, health: Health) -> None:
@@ -129,7 +144,7 @@ async def _leading(settings: Settings, clock: SystemClock, stop: asyncio.Event) 
         try:
             yield Fenced(cluster, leadership)
         finally:
-            keeping.cancel()
+            await _ended(keeping)
             await leadership.release()
 
 
@@ -159,10 +174,11 @@ async def _lead(
         worklist: Worklist[Key] = Worklist(LookMetrics(registry, health.clock).timed(look), clock=health.clock)
         health.worklist = worklist
         working = asyncio.create_task(worklist.run())
+        working.add_done_callback(lambda _: stop.set())
         try:
             await _watch(settings, worklist, health.age, stop)
         finally:
-            working.cancel()
+            await _ended(working)
 
 
 async def _watch(settings: Settings, worklist: Worklist[Key], age: WatchAge, stop: asyncio.Event) -> None:

@@ -4,14 +4,13 @@ Refuses to know what the numbers mean. No answer within the deadline is None: ab
 """
 
 import asyncio
-import json
 import logging
 
 import aiohttp
 
+from tandem_operator.domain.templates import ADMIN_PORT
 from tandem_operator.ports import Json, Pressure
 
-ADMIN_PORT = 8002
 ANSWER_SECONDS = 3.0
 """Pods answer from memory; one that needs longer is in trouble, and the look does not wait for it."""
 
@@ -42,7 +41,7 @@ class PodTelemetry:
             async with asyncio.timeout(ANSWER_SECONDS), self._session.get(url) as answer:
                 answer.raise_for_status()
                 found = await answer.json()
-        except (aiohttp.ClientError, OSError, TimeoutError, json.JSONDecodeError) as error:
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             log.warning("no answer pod=%s asked=%s error=%s", address, what, type(error).__name__)
             return None
         return found if isinstance(found, dict) else None

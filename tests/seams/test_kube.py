@@ -93,14 +93,15 @@ async def test_each_verb_is_one_request_with_its_content_type_and_body() -> None
         await cluster.delete(Kind.SERVICE, "llm", "chat", uid="u1")
         await cluster.delete(Kind.SERVICE, "llm", "chat")
     one, plain = "/api/v1/namespaces/llm/services/chat", "application/json"
-    status = "/apis/tandem.dev/v1alpha1/namespaces/llm/speculativedeployments/chat/status"
+    signed = f"{one}?fieldManager=tandem-operator"
+    status = "/apis/tandem.dev/v1alpha1/namespaces/llm/speculativedeployments/chat/status?fieldManager=tandem-operator"
     assert api.asked == [
         ("GET", one, plain, None),
-        ("POST", "/api/v1/namespaces/llm/services", plain, SERVICE),
-        ("PATCH", f"{one}?fieldManager=tandem-operator&force=true", "application/apply-patch+yaml", SERVICE),
-        ("PUT", one, plain, SERVICE),
+        ("POST", "/api/v1/namespaces/llm/services?fieldManager=tandem-operator", plain, SERVICE),
+        ("PATCH", f"{signed}&force=true", "application/apply-patch+yaml", SERVICE),
+        ("PUT", signed, plain, SERVICE),
         ("PUT", status, plain, SERVICE),
-        ("PATCH", one, "application/merge-patch+json", {"metadata": {"annotations": {"a": "1", "b": None}}}),
+        ("PATCH", signed, "application/merge-patch+json", {"metadata": {"annotations": {"a": "1", "b": None}}}),
         ("DELETE", one, plain, {"propagationPolicy": "Background", "preconditions": {"uid": "u1"}}),
         ("DELETE", one, plain, {"propagationPolicy": "Background"}),
     ]
