@@ -183,7 +183,9 @@ def test_a_wrong_spec_is_named_by_its_field_and_what_serves_goes_on(installed: I
 
 def test_a_killed_leader_is_followed_by_the_other_which_goes_on(installed: Installed) -> None:
     holder = installed.holder()
-    pods = installed.cluster.get("pod", "-l", "app.kubernetes.io/name=tandem-operator", namespace=installed.system)["items"]
+    pods = installed.cluster.get("pod", "-l", "app.kubernetes.io/name=tandem-operator", namespace=installed.system)[
+        "items"
+    ]
     assert holder in {pod["metadata"]["name"] for pod in pods}
     assert len(pods) == 2
     installed.patch({"draft": {"replicas": 2}})

@@ -11,7 +11,20 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
-from tests.domain.simulated_world import BASE, Behaviour, World, changed, installed
+from tests.domain.simulated_world import (
+    BASE,
+    QUICK,
+    V1,
+    V2,
+    V3,
+    Behaviour,
+    World,
+    changed,
+    installed,
+    named,
+    push,
+    settled,
+)
 
 from tandem_operator.domain.actions import Action, Verb
 from tandem_operator.domain.decide import decide
@@ -20,30 +33,6 @@ from tandem_operator.domain.progress import Stage
 from tandem_operator.domain.revision import revision_of
 from tandem_operator.domain.samples import Document, Scrape
 from tandem_operator.domain.spec import parse
-
-V1, V2, V3 = "1" * 40, "2" * 40, "3" * 40
-QUICK = changed(
-    BASE,
-    canary__analysis={"minRequests": 200, "minSlots": 8, "intervalSeconds": 30, "acceptance": {"minBasisPoints": 6000}},
-    speculation={"control": {"percent": 20, "canaryPercent": 40, "slotSeconds": 10}},
-    autoDisable={"windowSeconds": 60, "minRequests": 50, "cooldownSeconds": 120, "releaseDraftAfterSeconds": 0},
-)
-
-
-def named(world: World) -> str:
-    """The revision that the spec means."""
-    return revision_of(parse(world.spec)).name
-
-
-def push(world: World, commit: str, behaviour: Behaviour | None = None) -> str:
-    """A new draft is pushed, which behaves so."""
-    world.edit(draft__model__revision=commit)
-    world.behaviour[named(world)] = behaviour or Behaviour()
-    return named(world)
-
-
-def settled(world: World) -> bool:
-    return world.condition("Reconciling")[0] == "False"
 
 
 def weights(world: World) -> dict[str, int]:
