@@ -28,7 +28,7 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 contracts: $(STAMP)
-	$(BIN)/lint-imports --config pyproject.toml
+	$(BIN)/lint-imports
 
 domain: $(STAMP)
 	$(BIN)/pytest -q tests/domain
