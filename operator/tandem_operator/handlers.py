@@ -7,12 +7,13 @@ left alone on purpose: one refused status patch can end a timer for good and can
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import kopf
 
 from tandem_operator.ports import Key
+from tandem_operator.probes import WatchAge
 
 DEPLOYMENT_LABEL = "tandem.dev/deployment"
 REQUEST_SECONDS = 30.0
@@ -23,13 +24,6 @@ CHILD_KINDS = (
     ("", "v1", "configmaps"),
     ("", "v1", "services"),
 )
-
-
-@dataclass(slots=True)
-class WatchAge:
-    """When the last event of any watched kind came, on the monotonic clock."""
-
-    last_event: float = field(default_factory=time.monotonic)
 
 
 Wake = Callable[[Key], Awaitable[None]]

@@ -17,6 +17,7 @@ import aiohttp
 from kubernetes.aio import client, config
 
 from tandem_operator.domain.errors import ClusterError, Conflict, Forbidden, Refused, Unavailable
+from tandem_operator.domain.observed import text
 from tandem_operator.ports import Json, Key, Kind
 
 FIELD_MANAGER = "tandem-operator"
@@ -48,6 +49,7 @@ PLACES: Mapping[Kind, Place] = {
     Kind.ROLE_BINDING: Place("/apis/rbac.authorization.k8s.io/v1", "rolebindings"),
     Kind.LEASE: Place("/apis/coordination.k8s.io/v1", "leases"),
     Kind.EVENT: Place("/apis/events.k8s.io/v1", "events"),
+    Kind.RULES_REVIEW: Place("/apis/authorization.k8s.io/v1", "selfsubjectrulesreviews", namespaced=False),
 }
 
 
@@ -122,7 +124,7 @@ class KubeCluster:
         return tuple(sorted(kinded, key=lambda item: item["metadata"]["name"]))
 
     async def create(self, kind: Kind, body: Json) -> Json:
-        namespace, _ = object_place(body)
+        namespace = text(body, "metadata", "namespace") or None
         return await self._request("POST", path_of(kind, namespace), body=body)
 
     async def apply(self, kind: Kind, body: Json) -> Json:

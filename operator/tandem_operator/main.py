@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import aiohttp
@@ -20,20 +19,23 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from tandem_operator.alerts import AlertSink, Endpoint, HttpThread, build_app
+from tandem_operator.domain.errors import ClusterError
 from tandem_operator.events import EventRecorder
-from tandem_operator.handlers import Calls, WatchAge, narrow_watches, register
+from tandem_operator.handlers import Calls, narrow_watches, register
 from tandem_operator.kube import connect, read_access
 from tandem_operator.lease import Fenced, Leadership, LeaseTerms
+from tandem_operator.metrics import LookMetrics
 from tandem_operator.observe import Sources
 from tandem_operator.ports import Cluster, Key
+from tandem_operator.probes import Health, WatchAge
 from tandem_operator.reconcile import reconcile
+from tandem_operator.rights import LEASE_NAME, find_lacking
 from tandem_operator.settings import Settings, SettingsError, read_settings
 from tandem_operator.telemetry import PodTelemetry
 from tandem_operator.worklist import Worklist
 
-LEASE = "tandem-operator"
-SILENCE_SECONDS = 600.0
-"""kopf's watches get bookmarks every minute; ten minutes without any event or finished look means that we hang."""
+RIGHTS_AGAIN_SECONDS = 10.0
+"""Between two questions for rights, while some are missing."""
 
 log = logging.getLogger("tandem_operator")
 
@@ -44,27 +46,6 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
-
-
-@dataclass(slots=True)
-class Health:
-    """What the probes read, from another thread: plain values only."""
-
-    clock: SystemClock
-    age: WatchAge
-    leading: bool = False
-    worklist: Worklist[Key] | None = None
-
-    def alive(self) -> str | None:
-        """Progress, not presence: an event or a finished look within the time."""
-        if self.worklist is None:
-            return None
-        silent = self.clock.monotonic() - max(self.age.last_event, self.worklist.figures.last_finished)
-        return None if silent < SILENCE_SECONDS else f"no event and no finished look for {silent:.0f} s"
-
-    def ready(self) -> str | None:
-        """Standing by is ready too: a standby records alerts."""
-        return None
 
 
 def main() -> int:
@@ -87,18 +68,37 @@ async def run(settings: Settings) -> None:
     """Serve alerts at once; lead when the Lease is ours; leave cleanly on SIGTERM."""
     clock, registry = SystemClock(), CollectorRegistry()
     health = Health(clock, WatchAge())
+    health.expose(registry)
     http = HttpThread(Endpoint(settings.host, settings.port), lambda: _build_http(settings, health, registry))
     http.start()
     stop = asyncio.Event()
     for sign in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(sign, stop.set)
+    minding = asyncio.create_task(_mind_rights(settings, health))
     try:
         async with _leading(settings, clock, stop) as cluster:
             if cluster is not None:
                 health.leading = True
                 await _lead(settings, cluster, health, registry, stop)
     finally:
+        minding.cancel()
         http.stop()
+
+
+async def _mind_rights(settings: Settings, health: Health) -> None:
+    """Name what is missing, and ask again until nothing that is needed is."""
+    async with connect() as cluster:
+        while health.lacking is None or health.lacking.needed:
+            try:
+                lacking = await find_lacking(cluster, settings.namespace, settings.watch_namespaces)
+            except ClusterError as error:
+                log.warning("rights not known error=%s", error)
+            else:
+                if lacking != health.lacking and (lacking.needed or lacking.dispensable):
+                    words = ", ".join(lacking.needed), ", ".join(lacking.dispensable)
+                    log.warning("rights are missing needed=[%s] dispensable=[%s]", *words)
+                health.lacking = lacking
+            await asyncio.sleep(RIGHTS_AGAIN_SECONDS)
 
 
 async def _build_http(settings: Settings, health: Health, registry: CollectorRegistry) -> web.Application:
@@ -118,7 +118,7 @@ async def _build_http(settings: Settings, health: Health, registry: CollectorReg
 @asynccontextmanager
 async def _leading(settings: Settings, clock: SystemClock, stop: asyncio.Event) -> AsyncIterator[Cluster | None]:
     """The cluster behind the fence, once the Lease is ours; None when asked to stop before that."""
-    terms = LeaseTerms(settings.namespace, LEASE, settings.identity)
+    terms = LeaseTerms(settings.namespace, LEASE_NAME, settings.identity)
     async with connect() as cluster:
         leadership = Leadership(cluster, clock, terms)
         if not await _unless_stopped(leadership.acquire(), stop):
@@ -156,7 +156,7 @@ async def _lead(
         async def look(key: Key) -> float | None:
             return await reconcile(key, sources, recorder)
 
-        worklist: Worklist[Key] = Worklist(look, clock=health.clock)
+        worklist: Worklist[Key] = Worklist(LookMetrics(registry, health.clock).timed(look), clock=health.clock)
         health.worklist = worklist
         working = asyncio.create_task(worklist.run())
         try:

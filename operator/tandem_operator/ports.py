@@ -29,6 +29,7 @@ class Kind(StrEnum):
     ROLE_BINDING = "RoleBinding"
     LEASE = "Lease"
     EVENT = "Event"
+    RULES_REVIEW = "SelfSubjectRulesReview"
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -43,7 +43,17 @@ class Figures:
     finished: int = 0
     failed: int = 0
     last_finished: float = 0.0
+    busy_since: float | None = None
     oldest_due: float | None = None
+
+    def silent_seconds(self, now: float) -> float:
+        """How long there has been work without a look that finished; 0 where there is nothing to look at."""
+        return 0.0 if self.busy_since is None else now - max(self.busy_since, self.last_finished)
+
+    def overdue_seconds(self, now: float) -> float:
+        """How long the key that waits longest should have been looked at."""
+        due = self.oldest_due
+        return 0.0 if due is None else max(0.0, now - due)
 
 
 def back_off(failures: int, error: Exception) -> float:
@@ -79,8 +89,10 @@ class Worklist(Generic[KeyT]):
     async def add(self, key: KeyT, *, after_seconds: float = 0.0) -> None:
         """Look at `key` soon. Adding never postpones what was due earlier."""
         async with self._changed:
+            now = self._clock.monotonic()
+            self.figures.busy_since = self.figures.busy_since if self._entries else now
             entry = self._entries.setdefault(key, Entry())
-            due = self._clock.monotonic() + after_seconds
+            due = now + after_seconds
             entry.due = due if entry.due is None else min(entry.due, due)
             self._changed.notify()
 
@@ -142,4 +154,5 @@ class Worklist(Generic[KeyT]):
                 entry.due = due if entry.due is None else min(entry.due, due)
             elif entry.due is None:
                 del self._entries[key]
+                self.figures.busy_since = self.figures.busy_since if self._entries else None
             self._changed.notify()
