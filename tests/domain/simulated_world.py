@@ -459,3 +459,9 @@ def push(world: World, commit: str, behaviour: Behaviour | None = None) -> str:
 
 def settled(world: World) -> bool:
     return world.condition("Reconciling")[0] == "False"
+
+
+def alert(world: World, starts_at: datetime, *, key: str = "0" * 32, name: str = "TandemHighErrorRate") -> None:
+    labels = {"alertname": name, "namespace": "llm", "specdep": "chat"}
+    intent = {"name": name, "fingerprint": "f", "startsAt": starts_at.isoformat(), "revision": "", "labels": labels}
+    world.annotations[f"alert.tandem.dev/{key}"] = json.dumps(intent)

@@ -8,7 +8,7 @@ Rollouts #1466 (C34), xdlc-agent #40 (C35), Elastic cloud-on-k8s #336 (C37), kop
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from tests.domain.simulated_world import (
@@ -293,12 +293,6 @@ def test_gateways_that_do_not_answer_hold_a_canary_and_stop_no_abort() -> None:
 
 
 # Alerts
-
-
-def alert(world: World, starts_at: datetime, *, key: str = "0" * 32, name: str = "TandemHighErrorRate") -> None:
-    labels = {"alertname": name, "namespace": "llm", "specdep": "chat"}
-    intent = {"name": name, "fingerprint": "f", "startsAt": starts_at.isoformat(), "revision": "", "labels": labels}
-    world.annotations[f"alert.tandem.dev/{key}"] = json.dumps(intent)
 
 
 def promoted_pair(*, rate: float = 0.0) -> tuple[World, str, str]:
