@@ -21,7 +21,7 @@ from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import Round, SamplingParameters, SessionId, Verification
 from tandem_runtime.driver import Engines, generate
 from tandem_runtime.engines.draft_loop import BatchedDraft
-from tandem_runtime.engines.pace import PacedModel, cost_named
+from tandem_runtime.engines.pace import UNPACED, Pace, cost_named
 from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.engines.torch_engine.engine import load_torch_model
 from tandem_runtime.ports import StepModel, TargetEngine
@@ -107,18 +107,28 @@ async def compare(pair: Pair) -> tuple[Side, Side]:
     return off, on
 
 
-def load(role: str, *, paced: bool) -> StepModel:
-    model = load_torch_model(PAIRS / role, dtype="fp32", threads=1, max_sessions=4)
-    return PacedModel(model, cost_named(TABLES[role]), clock=Clock(), sleep=time.sleep) if paced else model
+def load(role: str) -> StepModel:
+    return load_torch_model(PAIRS / role, dtype="fp32", threads=1, max_sessions=4)
+
+
+def pace(role: str, *, paced: bool) -> Pace:
+    return Pace(cost_named(TABLES[role]) if paced else UNPACED, clock=Clock())
 
 
 def run(*, paced: bool) -> tuple[Side, Side]:
     with ExitStack() as stack:
         target = stack.enter_context(
-            BatchedTarget(load("target", paced=paced), engine_facts(PAIRS / "target"), clock=Clock())
+            BatchedTarget(
+                load("target"), engine_facts(PAIRS / "target"), clock=Clock(), pace=pace("target", paced=paced)
+            )
         )
         draft = stack.enter_context(
-            BatchedDraft(load("draft-good", paced=paced), engine_facts(PAIRS / "draft-good"), clock=Clock())
+            BatchedDraft(
+                load("draft-good"),
+                engine_facts(PAIRS / "draft-good"),
+                clock=Clock(),
+                pace=pace("draft-good", paced=paced),
+            )
         )
         return asyncio.run(compare(Pair(target, draft, FolderTokenizer(PAIRS / "target"))))
 

@@ -5,7 +5,7 @@ Refuses to know models; the digest of these files is what makes a draft and a ta
 
 import json
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -73,12 +73,6 @@ def _told(text: str, chance: random.Random) -> str:
     if rest and chance.random() < CHAT_SHARE:
         return f"{USER}{opening}{ASSISTANT}{rest}{END}"
     return f"{text}{END}"
-
-
-def word_pieces(tokenizer: Tokenizer, documents: Iterable[str]) -> Iterator[int]:
-    """The ids of every token in ``documents``, repeats included."""
-    for document in documents:
-        yield from tokenizer.encode(document).ids
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 
 import kopf
 
+from tandem_operator.domain.observed import LABEL_DEPLOYMENT
 from tandem_operator.ports import Key
 from tandem_operator.probes import WatchAge
 
-DEPLOYMENT_LABEL = "tandem.dev/deployment"
 REQUEST_SECONDS = 30.0
 CHILD_KINDS = (
     ("apps", "v1", "deployments"),
@@ -51,15 +51,15 @@ def register(registry: kopf.OperatorRegistry, calls: Calls, age: WatchAge) -> No
 
     for group, version, plural in CHILD_KINDS:
 
-        @kopf.on.event(group, version, plural, labels={DEPLOYMENT_LABEL: kopf.PRESENT}, registry=registry)
+        @kopf.on.event(group, version, plural, labels={LABEL_DEPLOYMENT: kopf.PRESENT}, registry=registry)
         async def child_changed(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
             age.last_event = time.monotonic()
-            await calls.wake(Key(str(namespace), labels[DEPLOYMENT_LABEL]))
+            await calls.wake(Key(str(namespace), labels[LABEL_DEPLOYMENT]))
 
 
 def narrow_watches(settings: kopf.OperatorSettings) -> None:
     """Only our own children cross the wire, and nothing but our writes reaches the API."""
     for group, version, plural in CHILD_KINDS:
-        settings.watching.label_selectors[group, version, plural] = DEPLOYMENT_LABEL
+        settings.watching.label_selectors[group, version, plural] = LABEL_DEPLOYMENT
     settings.posting.enabled = False
     settings.networking.request_timeout = REQUEST_SECONDS

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from tandem_operator.domain.errors import Forbidden
 from tandem_operator.domain.observed import (
+    LABEL_DEPLOYMENT,
     Child,
     Node,
     Observed,
@@ -41,7 +42,6 @@ CHILD_KINDS = (
     Kind.ROLE,
     Kind.ROLE_BINDING,
 )
-LABEL_DEPLOYMENT = "tandem.dev/deployment"
 MOST_SCRAPES = 60
 """Per object and window: a baseline is then older than asked for by a sixtieth of the window at most, and a document
 with its buckets takes some ten kilobytes per gateway and revision."""

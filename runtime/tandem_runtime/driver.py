@@ -7,10 +7,10 @@ Refuses to know HTTP, gRPC, tensors and settings, and to decide anything: the se
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TypeVar, assert_never
+from typing import Any, TypeVar, assert_never
 
 from tandem_runtime.domain.commands import Choose, Emit, Finish, OpenDraft, OpenTarget, Propose, Run, Spent, Verify
 from tandem_runtime.domain.errors import DraftLost, SessionLost, StaleOffset, TandemError, TargetLost
@@ -73,7 +73,21 @@ async def generate(
         session.cancelled()
         raise
     finally:
-        await executor.release()
+        await _to_the_end(executor.release())
+
+
+async def _to_the_end(release: Coroutine[Any, Any, None]) -> None:
+    """A reader that has its last item often cancels us while we release; a session left behind would hold its slot for
+    ever. So a cancellation waits until the release is done, which has deadlines of its own."""
+    releasing, cancelled = asyncio.create_task(release), False
+    while not releasing.done():
+        try:
+            await asyncio.shield(releasing)
+        except asyncio.CancelledError:
+            cancelled = True
+    releasing.result()
+    if cancelled:
+        raise asyncio.CancelledError
 
 
 class _Executor:

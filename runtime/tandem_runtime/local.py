@@ -16,6 +16,7 @@ from tandem_runtime.domain.policy import (
     SpeculationPolicy,
 )
 from tandem_runtime.engines.draft_loop import BatchedDraft
+from tandem_runtime.engines.pace import Pace
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.gateway.seats import Fleet
@@ -29,10 +30,11 @@ LOCAL_DRAFT = RoleHash("local-draft")
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """A model and what its engine is told about it."""
+    """A model, what its engine is told about it, and the pace of its steps where it has one."""
 
     model: StepModel
     facts: EngineFacts
+    pace: Pace | None = None
 
 
 @contextmanager
@@ -40,12 +42,12 @@ def local_fleet(target: LocalModel, draft: LocalModel | None, *, clock: Clock) -
     """Engines that run while the block lasts, in pools of one replica each."""
     fleet = Fleet(Pool(), Pool())
     with ExitStack() as running:
-        engine = running.enter_context(BatchedTarget(target.model, target.facts, clock=clock))
+        engine = running.enter_context(BatchedTarget(target.model, target.facts, clock=clock, pace=target.pace))
         capabilities = target.facts.capabilities(target.model)
         replica = Replica(str(target.facts.incarnation), LOCAL_TARGET, engine, capabilities)
         running.enter_context(fleet.targets.holding(replica))
         if draft is not None:
-            drafter = running.enter_context(BatchedDraft(draft.model, draft.facts, clock=clock))
+            drafter = running.enter_context(BatchedDraft(draft.model, draft.facts, clock=clock, pace=draft.pace))
             capabilities = draft.facts.capabilities(draft.model)
             guesser = Replica(str(draft.facts.incarnation), LOCAL_DRAFT, drafter, capabilities)
             running.enter_context(fleet.drafts.holding(guesser))

@@ -11,9 +11,8 @@ import hashlib
 import logging
 import os
 import threading
-import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -22,6 +21,8 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -29,7 +30,7 @@ from starlette.routing import Route
 from tandem_runtime.admin import admin_app, http_server
 from tandem_runtime.domain.tokens import Incarnation
 from tandem_runtime.engines.draft_loop import BatchedDraft
-from tandem_runtime.engines.pace import PacedModel, cost_named
+from tandem_runtime.engines.pace import UNPACED, Pace, cost_named
 from tandem_runtime.engines.scripted import SCHEME, load_scripted_model
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
@@ -79,6 +80,7 @@ class Engine:
     role: Role
     running: AbstractContextManager[object]
     model: StepModel
+    pace: Pace
 
     def __enter__(self) -> Self:
         self.running.__enter__()
@@ -90,22 +92,20 @@ class Engine:
 
 def load_engine(name: RoleName, options: EngineOptions, *, clock: Clock) -> Engine:
     """Blocks while weights are read. Raises ModelRefused naming file, field or option."""
-    model, facts = load_model(options, clock=clock)
+    model, facts, pace = load_model(options, clock=clock)
     match name:
         case RoleName.TARGET:
-            target = BatchedTarget(model, facts, clock=clock)
-            return Engine(TargetRole(target), target, model)
+            target = BatchedTarget(model, facts, clock=clock, pace=pace)
+            return Engine(TargetRole(target), target, model, pace)
         case RoleName.DRAFT:
-            draft = BatchedDraft(model, facts, clock=clock)
-            return Engine(DraftRole(draft), draft, model)
+            draft = BatchedDraft(model, facts, clock=clock, pace=pace)
+            return Engine(DraftRole(draft), draft, model, pace)
 
 
-def load_model(options: EngineOptions, *, clock: Clock) -> tuple[StepModel, EngineFacts]:
-    """The model, paced if asked for, and what its engine is told. Blocks as `load_engine` does."""
-    model, facts = _load(options)
-    if options.pace is not None:
-        model = PacedModel(model, cost_named(options.pace), clock=clock, sleep=time.sleep)
-    return model, facts
+def load_model(options: EngineOptions, *, clock: Clock) -> tuple[StepModel, EngineFacts, Pace]:
+    """The model, what its engine is told, and the pace of its steps. Blocks as `load_engine` does."""
+    pace = Pace(UNPACED if options.pace is None else cost_named(options.pace), clock=clock)
+    return *_load(options), pace
 
 
 def _load(options: EngineOptions) -> tuple[StepModel, EngineFacts]:
@@ -147,6 +147,21 @@ def _load_folder(folder: Path, options: EngineOptions) -> StepModel:
 def _digest_of_name(name: str) -> str:
     """A script has no files; its name is what tells it apart."""
     return f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
+
+
+@dataclass(frozen=True, slots=True)
+class _StepFigures(Collector):
+    """The steps and their seconds, with and without the stretching; without a pace the two are the same."""
+
+    pace: Pace
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        yield CounterMetricFamily("tandem_engine_steps", "Steps that the engine took.", value=self.pace.steps)
+        about = "Seconds of all steps: their own work (unpaced), and as stretched to the stated costs (paced)."
+        seconds = CounterMetricFamily("tandem_engine_step_seconds", about, labels=["kind"])
+        seconds.add_metric(["paced"], self.pace.paced_seconds)
+        seconds.add_metric(["unpaced"], self.pace.unpaced_seconds)
+        yield seconds
 
 
 @dataclass(slots=True)
@@ -193,6 +208,7 @@ async def _serve(
 ) -> None:
     async with EngineServer(engine.role, host=options.host, port=options.port) as server:
         state.server, state.model, state.starting = server, engine.model, None
+        state.registry.register(_StepFigures(engine.pace))
         logger.info("serving role=%s address=%s:%d", name, options.host, server.port)
         await ending.wait()
         logger.info("draining role=%s sessions=%d", name, server.sessions)

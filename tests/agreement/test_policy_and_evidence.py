@@ -2,8 +2,7 @@
 
 import json
 
-from tests.domain.simulated_world import Behaviour, installed
-from tests.domain.test_decide_stories import QUICK, V2, push
+from tests.domain.simulated_world import QUICK, V2, Behaviour, installed, push
 
 from tandem_operator.domain.alerts import Intent, intents
 from tandem_operator.domain.samples import Arm, read_document

@@ -15,4 +15,4 @@ def test_the_diagram_is_drawn_from_the_table() -> None:
 def test_the_limits_on_the_page_are_those_of_the_code() -> None:
     waits = [session.DRAFT_RETRY_TOKENS << loss for loss in range(session.DRAFT_LOSSES - 1)]
     assert (waits, session.DRAFT_LOSSES, session.TARGET_LOSSES) == ([64, 128, 256], 4, 3)
-    assert session.RUN_TOKENS == 32
+    assert session.RUN_TOKENS == 16

@@ -1,7 +1,7 @@
 """The operator as the chart installs it, on a real API server, with a tiny untrained pair in real engines.
 
-The tests are one life of one object, in order: it is created, serves, is disturbed, and goes. Case C45 is from the pull
-request 3376 of babylon.
+The tests are one life of one object, in order: it is created, serves, is disturbed, and goes. C45 is from babylon PR
+3376.
 """
 
 import json

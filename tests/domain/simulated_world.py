@@ -18,7 +18,7 @@ from tandem_operator.domain.observed import Child, Fetched, Observed, Pod, Resou
 from tandem_operator.domain.plan import plan
 from tandem_operator.domain.pools import Alternative
 from tandem_operator.domain.progress import Progress
-from tandem_operator.domain.revision import Role, RoleHash
+from tandem_operator.domain.revision import Role, RoleHash, revision_of
 from tandem_operator.domain.samples import (
     BUCKETS,
     Admitted,
@@ -31,6 +31,7 @@ from tandem_operator.domain.samples import (
     Stratum,
 )
 from tandem_operator.domain.settings import OperatorTerms
+from tandem_operator.domain.spec import parse
 
 START = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 TERMS = OperatorTerms(
@@ -433,3 +434,34 @@ def installed(spec: Mapping[str, Any] | None = None, *, rate: float = 0.0, seed:
 
 def _plus(row: tuple[int, ...], place: int, more: int) -> tuple[int, ...]:
     return (*row[:place], row[place] + more, *row[place + 1 :])
+
+
+V1, V2, V3 = "1" * 40, "2" * 40, "3" * 40
+QUICK = changed(
+    BASE,
+    canary__analysis={"minRequests": 200, "minSlots": 8, "intervalSeconds": 30, "acceptance": {"minBasisPoints": 6000}},
+    speculation={"control": {"percent": 20, "canaryPercent": 40, "slotSeconds": 10}},
+    autoDisable={"windowSeconds": 60, "minRequests": 50, "cooldownSeconds": 120, "releaseDraftAfterSeconds": 0},
+)
+
+
+def named(world: World) -> str:
+    """The revision that the spec means."""
+    return revision_of(parse(world.spec)).name
+
+
+def push(world: World, commit: str, behaviour: Behaviour | None = None) -> str:
+    """A new draft is pushed, which behaves so."""
+    world.edit(draft__model__revision=commit)
+    world.behaviour[named(world)] = behaviour or Behaviour()
+    return named(world)
+
+
+def settled(world: World) -> bool:
+    return world.condition("Reconciling")[0] == "False"
+
+
+def alert(world: World, starts_at: datetime, *, key: str = "0" * 32, name: str = "TandemHighErrorRate") -> None:
+    labels = {"alertname": name, "namespace": "llm", "specdep": "chat"}
+    intent = {"name": name, "fingerprint": "f", "startsAt": starts_at.isoformat(), "revision": "", "labels": labels}
+    world.annotations[f"alert.tandem.dev/{key}"] = json.dumps(intent)

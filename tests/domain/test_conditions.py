@@ -3,8 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from tests.domain.simulated_world import World, changed, installed
-from tests.domain.test_decide_stories import QUICK, V2, push
+from tests.domain.simulated_world import QUICK, V2, World, changed, installed, push
 
 from tandem_operator.domain.actions import Action, Failure, Outcome, Plan, Verb
 from tandem_operator.domain.conditions import CONDITIONS, report

@@ -302,7 +302,7 @@ def test_a_session_without_a_draft_asks_for_no_k_and_runs_in_chunks() -> None:
     played = play(chain, chain, 4, draft_length=None, endings=Endings(70))
     assert not any(isinstance(command, Choose) for command in played.commands)
     runs = {(run.request.offset, run.request.max_tokens) for run in played.commands if isinstance(run, Run)}
-    assert runs == {(0, 32), (32, 32), (64, 6)}
+    assert runs == {(0, 16), (16, 16), (32, 16), (48, 16), (64, 6)}
 
 
 def test_a_lost_draft_continues_with_k_zero_and_is_tried_again_later_a_few_times() -> None:

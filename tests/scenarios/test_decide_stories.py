@@ -8,10 +8,23 @@ Rollouts #1466 (C34), xdlc-agent #40 (C35), Elastic cloud-on-k8s #336 (C37), kop
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
-from tests.domain.simulated_world import BASE, Behaviour, World, changed, installed
+from tests.domain.simulated_world import (
+    BASE,
+    QUICK,
+    V1,
+    V2,
+    V3,
+    Behaviour,
+    World,
+    changed,
+    installed,
+    named,
+    push,
+    settled,
+)
 
 from tandem_operator.domain.actions import Action, Verb
 from tandem_operator.domain.decide import decide
@@ -20,30 +33,6 @@ from tandem_operator.domain.progress import Stage
 from tandem_operator.domain.revision import revision_of
 from tandem_operator.domain.samples import Document, Scrape
 from tandem_operator.domain.spec import parse
-
-V1, V2, V3 = "1" * 40, "2" * 40, "3" * 40
-QUICK = changed(
-    BASE,
-    canary__analysis={"minRequests": 200, "minSlots": 8, "intervalSeconds": 30, "acceptance": {"minBasisPoints": 6000}},
-    speculation={"control": {"percent": 20, "canaryPercent": 40, "slotSeconds": 10}},
-    autoDisable={"windowSeconds": 60, "minRequests": 50, "cooldownSeconds": 120, "releaseDraftAfterSeconds": 0},
-)
-
-
-def named(world: World) -> str:
-    """The revision that the spec means."""
-    return revision_of(parse(world.spec)).name
-
-
-def push(world: World, commit: str, behaviour: Behaviour | None = None) -> str:
-    """A new draft is pushed, which behaves so."""
-    world.edit(draft__model__revision=commit)
-    world.behaviour[named(world)] = behaviour or Behaviour()
-    return named(world)
-
-
-def settled(world: World) -> bool:
-    return world.condition("Reconciling")[0] == "False"
 
 
 def weights(world: World) -> dict[str, int]:
@@ -304,12 +293,6 @@ def test_gateways_that_do_not_answer_hold_a_canary_and_stop_no_abort() -> None:
 
 
 # Alerts
-
-
-def alert(world: World, starts_at: datetime, *, key: str = "0" * 32, name: str = "TandemHighErrorRate") -> None:
-    labels = {"alertname": name, "namespace": "llm", "specdep": "chat"}
-    intent = {"name": name, "fingerprint": "f", "startsAt": starts_at.isoformat(), "revision": "", "labels": labels}
-    world.annotations[f"alert.tandem.dev/{key}"] = json.dumps(intent)
 
 
 def promoted_pair(*, rate: float = 0.0) -> tuple[World, str, str]:

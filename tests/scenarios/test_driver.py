@@ -328,6 +328,27 @@ async def test_a_cancelled_task_releases_both_engines_and_stays_cancelled(bounds
     assert stage.target.calls[-1] == "close"
 
 
+async def test_a_reader_that_leaves_during_the_release_leaves_no_session_behind() -> None:
+    """A gateway cancels its pump as soon as it has the last item: then the release has begun and has freed nothing."""
+    stage = Stage(bounds=Bounds(4, 4, Mode.ALWAYS))
+    last = asyncio.Event()
+
+    async def read() -> None:
+        async with stage.items() as items:
+            async for item in items:
+                if isinstance(item, Finish):
+                    last.set()
+
+    task = asyncio.create_task(read())
+    await last.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert stage.target.calls[-1] == "close"
+    assert stage.draft is not None
+    assert stage.draft.calls[-1] == "close"
+
+
 async def test_an_engine_that_cannot_be_closed_holds_nobody_up() -> None:
     stage = Stage(target=ChainTarget({17: hanging}), bounds=OFF, deadlines=Deadlines(close_seconds=0.01))
     assert await stage.answer() == PLAIN

@@ -1,18 +1,40 @@
-"""A paced model has the wrapped model's results and the table's times."""
+"""A paced engine gives the results of an unpaced one, at the table's times: the cost is that of a whole step."""
 
 import pytest
 
 from tandem_runtime.domain.errors import ModelRefused
-from tandem_runtime.engines.pace import TABLES, Cost, PacedModel, cost_named
+from tandem_runtime.domain.tokens import (
+    Incarnation,
+    OpenSession,
+    Proposal,
+    ProposeRound,
+    SamplingParameters,
+    SessionId,
+    Verification,
+    VerifyRound,
+)
+from tandem_runtime.engines.draft_loop import BatchedDraft
+from tandem_runtime.engines.pace import TABLES, UNPACED, Pace, cost_named
 from tandem_runtime.engines.scripted import ScriptedModel, chain_logits
+from tandem_runtime.engines.sessions import EngineFacts
+from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.ports import Row
+
+LIFE = Incarnation("life-1")
+FACTS = EngineFacts(model_digest="m", tokenizer_digest="t", incarnation=LIFE)
+SESSION = SessionId("a")
+OPENING = OpenSession(
+    SESSION, (1,), (), SamplingParameters(seed=1, temperature=0.0), Verification.COUPLED, max_tokens=64
+)
+CHAIN_AFTER_1 = (5, 3, 1, 2)
 
 
 class StillClock:
-    """Stands still but for sleep and for `compute_seconds` per pass of the wrapped model."""
+    """Stands still but for sleep and for `compute_seconds` per row of logits that the model computes."""
 
-    def __init__(self) -> None:
+    def __init__(self, compute_seconds: float) -> None:
         self.now = 100.0
+        self._compute_seconds = compute_seconds
 
     def monotonic(self) -> float:
         return self.now
@@ -21,18 +43,54 @@ class StillClock:
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        assert seconds >= 0
+        assert seconds > 0
         self.now += seconds
 
-
-def paced(compute_seconds: float, table: str) -> tuple[PacedModel, StillClock]:
-    clock = StillClock()
-
-    def slow_chain(prefix: tuple[int, ...]) -> list[float]:
-        clock.now += compute_seconds
+    def chain(self, prefix: tuple[int, ...]) -> list[float]:
+        self.now += self._compute_seconds
         return chain_logits(prefix)
 
-    return PacedModel(ScriptedModel(slow_chain), cost_named(table), clock=clock, sleep=clock.sleep), clock
+    def pace(self, table: str) -> Pace:
+        return Pace(cost_named(table), clock=self, sleep=self.sleep)
+
+
+async def test_a_paced_draft_takes_the_stated_time_for_each_guess_and_says_so() -> None:
+    clock = StillClock(0.001)
+    pace = clock.pace("l4-8b")
+    with BatchedDraft(ScriptedModel(clock.chain), FACTS, clock=clock, pace=pace) as draft:
+        await draft.open(OPENING)
+        began = clock.now
+        proposal = await draft.propose(ProposeRound(SESSION, LIFE, 0, (), 3))
+        assert clock.now - began == pytest.approx(0.012)
+    assert proposal.ids == CHAIN_AFTER_1[:3]
+    assert proposal.draft_seconds == pytest.approx(0.012)
+    assert pace.steps == 3
+    assert (pace.paced_seconds, pace.unpaced_seconds) == pytest.approx((0.012, 0.003))
+
+
+async def test_a_paced_verdict_is_sent_when_it_is_due_and_tells_the_paced_seconds() -> None:
+    clock = StillClock(0.001)
+    pace = clock.pace("h100-70b")
+    with BatchedTarget(ScriptedModel(clock.chain), FACTS, clock=clock, pace=pace) as target:
+        await target.open(OPENING)
+        began = clock.now
+        verdict = await target.verify(VerifyRound(SESSION, LIFE, 0, 0, Proposal(CHAIN_AFTER_1[:2])))
+        assert clock.now - began == pytest.approx(0.0162)
+    assert (verdict.accepted, verdict.token) == (2, CHAIN_AFTER_1[2])
+    assert verdict.queue_seconds == 0
+    assert verdict.forward_seconds == pytest.approx(0.0162)
+    assert pace.steps == 1
+    assert (pace.paced_seconds, pace.unpaced_seconds) == pytest.approx((0.0162, 0.003))
+
+
+async def test_without_a_cost_no_step_is_stretched() -> None:
+    clock = StillClock(0.001)
+    pace = Pace(UNPACED, clock=clock, sleep=clock.sleep)
+    with BatchedTarget(ScriptedModel(clock.chain), FACTS, clock=clock, pace=pace) as target:
+        await target.open(OPENING)
+        verdict = await target.verify(VerifyRound(SESSION, LIFE, 0, 0, Proposal()))
+    assert verdict.forward_seconds == pytest.approx(0.001)
+    assert pace.paced_seconds == pace.unpaced_seconds == pytest.approx(0.001)
 
 
 @pytest.mark.parametrize(
@@ -50,35 +108,16 @@ def test_a_step_costs_what_its_table_says(table: str, outputs: tuple[int, ...], 
     assert TABLES[table].seconds(rows) == pytest.approx(milliseconds / 1000)
 
 
-def test_a_step_is_stretched_by_what_remains_and_both_times_are_kept() -> None:
-    model, clock = paced(0.001, "l4-8b")
-    slot, began = model.allocate(), clock.now
-    [logits] = model.forward([Row(slot, 0, (1, 5), 1)])
-    assert logits.tolist() == [chain_logits((1, 5))]
-    assert clock.now - began == pytest.approx(0.004)
-    assert model.steps == 1
-    assert model.paced_seconds == pytest.approx(0.004)
-    assert model.unpaced_seconds == pytest.approx(0.001)
-
-
-def test_a_step_that_takes_longer_than_its_table_is_not_shortened() -> None:
-    model, clock = paced(0.020, "h100-70b")
-    began = clock.now
-    model.forward([Row(model.allocate(), 0, (1,), 1)])
-    assert clock.now - began == pytest.approx(0.020)
-    assert model.paced_seconds == model.unpaced_seconds
-
-
-def test_everything_else_is_the_wrapped_model() -> None:
-    wrapped = ScriptedModel(chain_logits, max_length=10, max_sessions=1)
-    clock = StillClock()
-    model = PacedModel(wrapped, Cost(1, 0), clock=clock, sleep=clock.sleep)
-    slot = model.allocate()
-    model.forward([Row(slot, 0, (1, 2), 1)])
-    told = (model.vocab_size, model.max_length, model.determinism, model.kv_used)
-    assert told == (7, 10, "Bitwise", 0.2)
-    model.release(slot)
-    assert model.kv_used == 0
+@pytest.mark.parametrize(("worked", "took"), [(0.001, 0.004), (0.004, 0.004), (0.020, 0.020)])
+def test_a_step_is_stretched_by_what_remains_and_never_shortened(worked: float, took: float) -> None:
+    clock = StillClock(0)
+    pace, began = clock.pace("l4-8b"), clock.now
+    due = pace.due([Row(0, 0, (1,), 1)], began)
+    clock.now += worked
+    pace.stretch(began, due)
+    assert clock.now - began == pytest.approx(took)
+    assert pace.steps == 1
+    assert (pace.unpaced_seconds, pace.paced_seconds) == pytest.approx((worked, took))
 
 
 def test_an_unknown_table_is_refused_with_the_known_ones() -> None:

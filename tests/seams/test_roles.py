@@ -30,9 +30,9 @@ def free_ports() -> tuple[int, int]:
 
 
 @contextlib.asynccontextmanager
-async def role(name: str, port: int, admin_port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+async def role(name: str, port: int, admin_port: int, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
     ports = ["--port", str(port), "--admin-port", str(admin_port)]
-    command = [sys.executable, "-m", "tandem_runtime.main", name, "--model", SCRIPT, *ports]
+    command = [sys.executable, "-m", "tandem_runtime.main", name, "--model", SCRIPT, *ports, *options]
     child = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
     try:
         yield child
@@ -63,6 +63,26 @@ async def test_a_target_tells_how_much_memory_it_holds() -> None:
     assert empty == {"workingSetBytes": empty["workingSetBytes"], "kvBasisPoints": 0, "preempting": False}
     assert 10 * 2**20 < empty["workingSetBytes"] < 4 * 2**30
     assert held["kvBasisPoints"] == round(1000 / (64 * 4096) * 10_000)
+
+
+async def test_a_paced_target_tells_the_seconds_of_its_steps_beside_those_of_its_work() -> None:
+    port, admin_port = free_ports()
+    async with (
+        role("target", port, admin_port, "--pace", "h100-70b"),
+        RemoteTarget(f"127.0.0.1:{port}", backoff=QUICK) as remote,
+        httpx.AsyncClient() as client,
+    ):
+        await remote.wait_connected()
+        opened = await remote.open(opening("s"))
+        verdict = await remote.verify(verify(opened, "s"))
+        told = (await client.get(f"http://127.0.0.1:{admin_port}/metrics")).text
+    figures = {
+        name: float(value) for name, _, value in (line.rpartition(" ") for line in told.splitlines() if line[0] != "#")
+    }
+    unpaced, paced = (figures[f'tandem_engine_step_seconds_total{{kind="{kind}"}}'] for kind in ("unpaced", "paced"))
+    assert figures["tandem_engine_steps_total"] == 1
+    assert 0 < unpaced < 0.015 <= paced
+    assert verdict.forward_seconds >= 0.015
 
 
 async def test_a_target_process_judges_and_drains_at_sigterm() -> None:

@@ -18,6 +18,7 @@ from tandem_operator.domain.samples import Document, Scrape
 from tandem_operator.domain.settings import OperatorTerms
 
 GROUP = "tandem.dev"
+LABEL_DEPLOYMENT = f"{GROUP}/deployment"
 LABEL_ROLE = f"{GROUP}/role"
 LABEL_ROLE_HASH = f"{GROUP}/role-hash"
 ANNOTATION_VERDICT = f"{GROUP}/verdict"

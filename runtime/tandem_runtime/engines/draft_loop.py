@@ -25,6 +25,7 @@ from tandem_runtime.domain.tokens import (
     TokenId,
     Verification,
 )
+from tandem_runtime.engines.pace import Pace
 from tandem_runtime.engines.sampler import guess
 from tandem_runtime.engines.sessions import EngineFacts, Session, Sessions, refuse_foreign_ids
 from tandem_runtime.engines.step_loop import CHUNK_TOKENS, StepLoop, Want, Work
@@ -39,11 +40,18 @@ Result = TypeVar("Result")
 class BatchedDraft:
     """`ports.DraftEngine` over any `StepModel`. A context manager: inside it the model's thread runs."""
 
-    def __init__(self, model: StepModel, facts: EngineFacts, *, clock: Clock, chunk_tokens: int = CHUNK_TOKENS) -> None:
+    def __init__(
+        self,
+        model: StepModel,
+        facts: EngineFacts,
+        *,
+        clock: Clock,
+        chunk_tokens: int = CHUNK_TOKENS,
+        pace: Pace | None = None,
+    ) -> None:
         self._capabilities = facts.capabilities(model)
         self._end_tokens = facts.end_tokens
-        self._clock = clock
-        self._loop = StepLoop(model, clock=clock, lost=DraftLost, chunk_tokens=chunk_tokens)
+        self._loop = StepLoop(model, clock=clock, lost=DraftLost, chunk_tokens=chunk_tokens, pace=pace)
         self._sessions = Sessions(model, self._loop, incarnation=facts.incarnation, forgotten=DraftLost)
 
     def __enter__(self: Self) -> Self:
@@ -78,7 +86,7 @@ class BatchedDraft:
     def _propose(self, request: ProposeRound) -> Work[Proposal]:
         session = self._sessions.find(request.session, request.incarnation)
         self._commit(session, request.base, request.committed)
-        began = self._clock.monotonic()
+        began = self._loop.now()
         asked, position = session.request, len(session.output)
         tokens = session.prefix
         ids: list[TokenId] = []
@@ -95,7 +103,7 @@ class BatchedDraft:
                 break
         session.output += ids  # the next round's base counts those that were accepted, and overwrites the rest
         q = tuple(rows) if asked.verification is Verification.REJECTION else None
-        return Proposal(tuple(ids), q, self._clock.monotonic() - began)
+        return Proposal(tuple(ids), q, self._loop.now() - began)
 
     def _score(self, request: ScoreTokens) -> Work[tuple[bool, ...]]:
         session = self._sessions.find(request.session, request.incarnation)

@@ -1,11 +1,11 @@
-"""Knows what a step costs on stated accelerators, and stretches a model's steps to that cost on the real clock.
+"""Knows what a step costs on stated accelerators, and stretches a step loop's steps to that cost on the real clock.
 
-Refuses to know what is computed: every result is the wrapped model's own.
+Refuses to know what is computed.
 
 So a small model on a CPU keeps the cost *ratio* of a large pair: real text and real acceptance under the timing of a
-70B target on an H100 and an 8B draft on an L4. A step is stretched by sleeping what remains after the real computation;
-a step that takes longer than stated is not shortened. Both sums are kept, since a paced figure is only to be shown
-beside the unpaced one.
+70B target on an H100 and an 8B draft on an L4. The stated cost is that of the whole step, planning and sampling
+included: before its results are sent, a step is stretched by sleeping what remains. A step that takes longer than
+stated is not shortened. Both sums are kept, since a paced figure is only to be shown beside the unpaced one.
 
     h100-70b   15 + 0.6 K ms, K = the most proposed tokens that one row of the step verifies (outputs - 1)
     l4-8b      4 ms
@@ -14,14 +14,15 @@ A prompt chunk costs what a plain step costs. One step carries at most a few hun
 accelerators fit beside a decode step that waits for memory.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from tandem_runtime.domain.errors import ModelRefused
-from tandem_runtime.ports import Clock, Logits, Row, StepModel
+from tandem_runtime.ports import Clock, Row
 
-__all__ = ["TABLES", "Cost", "PacedModel", "cost_named"]
+__all__ = ["TABLES", "UNPACED", "Cost", "Pace", "cost_named"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,9 @@ class Cost:
         return (self.step + self.proposed * max(0, k)) / 1000
 
 
+UNPACED = Cost(0, 0)
+"""Every step as fast as it is."""
+
 TABLES: Mapping[str, Cost] = MappingProxyType({"h100-70b": Cost(15, 0.6), "l4-8b": Cost(4, 0)})
 
 
@@ -47,11 +51,10 @@ def cost_named(table: str) -> Cost:
     return TABLES[table]
 
 
-class PacedModel:
-    """`ports.StepModel` around another one. `sleep` blocks the model's own thread only."""
+class Pace:
+    """One step loop's pace: when a step's results are due, and what all steps took. Used on the loop's thread."""
 
-    def __init__(self, model: StepModel, cost: Cost, *, clock: Clock, sleep: Callable[[float], None]) -> None:
-        self._model = model
+    def __init__(self, cost: Cost, *, clock: Clock, sleep: Callable[[float], None] = time.sleep) -> None:
         self._cost = cost
         self._clock = clock
         self._sleep = sleep
@@ -59,36 +62,17 @@ class PacedModel:
         self.paced_seconds = 0.0
         """What all steps together took, sleep included."""
         self.unpaced_seconds = 0.0
-        """What the computation alone took."""
+        """What their own work took."""
 
-    @property
-    def vocab_size(self) -> int:
-        return self._model.vocab_size
+    def due(self, rows: Sequence[Row], began: float) -> float:
+        """The earliest moment for the results of a step over `rows` that began at `began`."""
+        return began + self._cost.seconds(rows)
 
-    @property
-    def max_length(self) -> int:
-        return self._model.max_length
-
-    @property
-    def determinism(self) -> str:
-        return self._model.determinism
-
-    @property
-    def kv_used(self) -> float:
-        return self._model.kv_used
-
-    def allocate(self) -> int:
-        return self._model.allocate()
-
-    def forward(self, rows: Sequence[Row]) -> list[Logits]:
-        began = self._clock.monotonic()
-        logits = self._model.forward(rows)
-        computed = self._clock.monotonic()
-        self._sleep(max(0.0, self._cost.seconds(rows) - (computed - began)))
+    def stretch(self, began: float, due: float) -> None:
+        """The work of the step that began at `began` is done: sleep until its results are due."""
+        worked = self._clock.monotonic()
+        if worked < due:
+            self._sleep(due - worked)
         self.steps += 1
-        self.unpaced_seconds += computed - began
+        self.unpaced_seconds += worked - began
         self.paced_seconds += self._clock.monotonic() - began
-        return logits
-
-    def release(self, slot: int) -> None:
-        self._model.release(slot)

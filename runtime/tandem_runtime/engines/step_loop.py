@@ -13,6 +13,9 @@ conversation: it yields a `Want`, is sent a `Seen`, and returns its result.
 Long needs are cut into chunks (Agrawal et al. 2023, "Sarathi"), so that a new prompt does not hold up those who decode:
 the prompts share `chunk_tokens` per step, first come first served, while needs of up to `RIDE_ALONG_TOKENS` always ride
 along. Jobs of one session form a lane and run one after the other, in order of arrival.
+
+A step is all that happens between two looks for new jobs. With a pace (see `pace`) it ends, and its results are sent,
+no earlier than its stated cost allows; what jobs are told of seconds is then in paced time.
 """
 
 import asyncio
@@ -29,6 +32,7 @@ import numpy as np
 
 from tandem_runtime.domain.errors import Overloaded, TandemError
 from tandem_runtime.domain.tokens import SessionId, TokenId
+from tandem_runtime.engines.pace import UNPACED, Pace
 from tandem_runtime.ports import Clock, Logits, Row, StepModel
 
 __all__ = ["CHUNK_TOKENS", "RIDE_ALONG_TOKENS", "Line", "Seen", "StepLoop", "Want", "Work"]
@@ -141,10 +145,18 @@ class StepLoop:
     """
 
     def __init__(
-        self, model: StepModel, *, clock: Clock, lost: Callable[[str], TandemError], chunk_tokens: int = CHUNK_TOKENS
+        self,
+        model: StepModel,
+        *,
+        clock: Clock,
+        lost: Callable[[str], TandemError],
+        chunk_tokens: int = CHUNK_TOKENS,
+        pace: Pace | None = None,
     ) -> None:
         self._model = model
         self._clock = clock
+        self._pace = pace or Pace(UNPACED, clock=clock)
+        self._due = clock.monotonic()
         self._lost = lost
         self._chunk_tokens = chunk_tokens
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -213,6 +225,10 @@ class StepLoop:
         if failures:
             raise failures[0]
 
+    def now(self) -> float:
+        """On the model's thread: the clock's time, but during a step not before the step's results are due."""
+        return max(self._clock.monotonic(), self._due)
+
     def end_lane(self, lane: SessionId, error: TandemError) -> None:
         """On the model's thread: all jobs of the lane fail with `error`."""
         for job in list(self._lanes.get(lane, ())):
@@ -244,13 +260,16 @@ class StepLoop:
 
     def _live(self) -> None:
         while not self._stopping:
-            self._take_commands()
+            commands = [] if self._lanes else [self._commands.get()]
+            commands += self._arrived()
+            began = self._clock.monotonic()
+            _call_all(commands)
             if not self._stopping:
-                self._step()
+                self._step(began)
             self._send()
         with self._closing:
             self._closed = True
-        self._run_commands()
+        _call_all(self._arrived())
         for lane in list(self._lanes):
             self.end_lane(lane, self._lost("the engine was stopped"))
         self._send()
@@ -258,15 +277,11 @@ class StepLoop:
     def _stop(self) -> None:
         self._stopping = True
 
-    def _take_commands(self) -> None:
-        """All that has come; with nothing else to do, wait for the first."""
-        if not self._lanes:
-            self._commands.get()()
-        self._run_commands()
-
-    def _run_commands(self) -> None:
+    def _arrived(self) -> list[Callable[[], None]]:
+        commands = []
         while not self._commands.empty():
-            self._commands.get()()
+            commands.append(self._commands.get())
+        return commands
 
     def _enter(self, job: _Job) -> None:
         lane = self._lanes.setdefault(job.lane, deque())
@@ -286,19 +301,23 @@ class StepLoop:
         if job in self._lanes.get(job.lane, ()):
             self._finish(job)
 
-    def _step(self) -> None:
+    def _step(self, began: float) -> None:
         plan = self._plan()
-        if not plan:
-            return
-        began = self._clock.monotonic()
+        if plan:
+            rows = [row for _, row in plan]
+            self._due = self._pace.due(rows, began)
+            self._compute(plan, rows, began)
+            self._pace.stretch(began, self._due)
+
+    def _compute(self, plan: list[tuple[_Job, Row]], rows: list[Row], began: float) -> None:
         try:
-            outputs = self._model.forward([row for _, row in plan])
+            outputs = self._model.forward(rows)
         except Exception as error:  # the jobs of this step fail; those of the next must not
             _log.exception("step failed rows=%d", len(plan))
             for job, _ in plan:
                 self._finish(job, error=self._as_ours(error))
             return
-        seconds = self._clock.monotonic() - began
+        seconds = self.now() - began
         for (job, row), logits in zip(plan, outputs, strict=True):
             if job.took(row, logits, waited=began - job.since, seconds=seconds):
                 self._advance(job, job.seen(self._model.kv_used))
@@ -327,7 +346,7 @@ class StepLoop:
             self._finish(job, error=self._as_ours(error))
         else:
             if seen is not None:
-                job.since = self._clock.monotonic()
+                job.since = self.now()
             job.need(want)
 
     def _finish(self, job: _Job, *, result: Any = None, error: TandemError | None = None) -> None:

@@ -28,6 +28,7 @@ from tandem_runtime.domain.tokens import (
     Verdict,
     VerifyRound,
 )
+from tandem_runtime.engines.pace import Pace
 from tandem_runtime.engines.sampler import report_logprob, verify
 from tandem_runtime.engines.sessions import EngineFacts, Session, Sessions, refuse_foreign_ids
 from tandem_runtime.engines.step_loop import CHUNK_TOKENS, Emit, StepLoop, Want, Work
@@ -41,10 +42,18 @@ Self = TypeVar("Self", bound="BatchedTarget")
 class BatchedTarget:
     """`ports.TargetEngine` over any `StepModel`. A context manager: inside it the model's thread runs."""
 
-    def __init__(self, model: StepModel, facts: EngineFacts, *, clock: Clock, chunk_tokens: int = CHUNK_TOKENS) -> None:
+    def __init__(
+        self,
+        model: StepModel,
+        facts: EngineFacts,
+        *,
+        clock: Clock,
+        chunk_tokens: int = CHUNK_TOKENS,
+        pace: Pace | None = None,
+    ) -> None:
         self._capabilities = facts.capabilities(model)
         self._end_tokens = facts.end_tokens
-        self._loop = StepLoop(model, clock=clock, lost=TargetLost, chunk_tokens=chunk_tokens)
+        self._loop = StepLoop(model, clock=clock, lost=TargetLost, chunk_tokens=chunk_tokens, pace=pace)
         self._sessions = Sessions(model, self._loop, incarnation=facts.incarnation, forgotten=SessionLost)
 
     def __enter__(self: Self) -> Self:

@@ -15,7 +15,7 @@ masked ones weigh exactly 0, and a matrix has at least `least_rows` rows, becaus
 another order of summation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,13 +36,11 @@ _CHUNK_TILE = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Tiles:
-    """Tiles of one height m. `source` [t, m] says which flat row each place holds (0 where it is filling), `rows` and
-    `places` which of all t x m places are real and whose they are; `mask` [t, 1, m x g, keys] is added to scores."""
+    """Tiles of one height m. `source` [t, m] says which flat row each place holds (its tile's first where it is
+    filling), and `mask` [t, 1, m x g, keys] is added to scores."""
 
     slots: Tensor
     source: Tensor
-    rows: Tensor
-    places: Tensor
     mask: Tensor
 
 
@@ -77,27 +75,27 @@ class Attention:
         self._cache = cache
         self._slots, self._positions = slots, positions
         self._groups = cache.config.num_attention_heads // cache.config.num_key_value_heads
-        self._tiles = [
-            _tiles(cache, members, height, groups=self._groups)
-            for height, members in _by_height(rows, single=-(-least_rows // self._groups)).items()
-        ]
+        members = _by_height(rows, single=-(-least_rows // self._groups))
+        self._tiles = [_tiles(cache, rows, height, groups=self._groups) for height, rows in members.items()]
+        self._homes = torch.tensor(_homes(members, len(positions)), device=positions.device)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """`q` [n, heads, d], `k` and `v` [n, kv_heads, d] -> [n, heads, d]; see `model.Attend`."""
         keys, values = self._cache.keys[layer], self._cache.values[layer]
         keys[self._slots, :, self._positions] = k
         values[self._slots, :, self._positions] = v
-        mixed = torch.zeros_like(q)
-        for tiles in self._tiles:
-            seen = tiles.mask.shape[-1]
-            out = functional.scaled_dot_product_attention(
-                self._packed(q[tiles.source]),
-                keys[tiles.slots, :, :seen],
-                values[tiles.slots, :, :seen],
-                attn_mask=tiles.mask,
-            )
-            mixed[tiles.rows] = self._unpacked(out)[tiles.places]
-        return mixed
+        mixed = [self._mixed(tiles, q, keys, values) for tiles in self._tiles]
+        return (mixed[0] if len(mixed) == 1 else torch.cat(mixed))[self._homes]
+
+    def _mixed(self, tiles: _Tiles, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        seen = tiles.mask.shape[-1]
+        out = functional.scaled_dot_product_attention(
+            self._packed(q[tiles.source]),
+            keys[tiles.slots, :, :seen],
+            values[tiles.slots, :, :seen],
+            attn_mask=tiles.mask,
+        )
+        return self._unpacked(out)
 
     def _packed(self, q: Tensor) -> Tensor:
         """[t, m, heads, d] -> [t, kv_heads, m x g, d]"""
@@ -124,35 +122,34 @@ def _by_height(rows: Sequence[Row], *, single: int) -> dict[int, list[tuple[int,
     return members
 
 
+def _homes(members: Mapping[int, Sequence[tuple[int, Row]]], count: int) -> list[int]:
+    """Where each of `count` flat rows stands among the places of all tiles; anywhere, for a filling row."""
+    homes = [0] * count
+    place = 0
+    for height, rows in members.items():
+        for first, row in rows:
+            size = len(row.tokens)
+            homes[first : first + size] = range(place, place + size)
+            place += -(-size // height) * height
+    return homes
+
+
 def _tiles(cache: KeyValueCache, members: Sequence[tuple[int, Row]], height: int, *, groups: int) -> _Tiles:
     slots: list[int] = []
-    source: list[int] = []
-    at: list[int] = []
-    real: list[bool] = []
+    places: list[tuple[int, int]] = []
     for first, row in members:
         for begin in range(0, len(row.tokens), height):
             count = min(height, len(row.tokens) - begin)
-            filling = height - count
             slots.append(row.slot)
-            source += [*range(first + begin, first + begin + count), *[first + begin] * filling]
-            at += [*range(row.start + begin, row.start + begin + count), *[row.start + begin] * filling]
-            real += [True] * count + [False] * filling
-    return _as_tensors(cache, slots=slots, source=source, at=at, real=real, groups=groups)
-
-
-def _as_tensors(
-    cache: KeyValueCache, *, slots: list[int], source: list[int], at: list[int], real: list[bool], groups: int
-) -> _Tiles:
+            places += [(first + i, row.start + i) for i in range(begin, begin + count)]
+            places += [(first + begin, row.start + begin)] * (height - count)
     like = cache.keys[0]
-    sources = torch.tensor(source, device=like.device)
-    places = torch.tensor(real, device=like.device).nonzero().squeeze(1)
-    seen = (max(at) // KEY_BLOCK + 1) * KEY_BLOCK
-    hidden = torch.arange(seen, device=like.device) > torch.tensor(at, device=like.device).unsqueeze(1)
-    mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device).masked_fill_(hidden, -torch.inf)
-    return _Tiles(
-        slots=torch.tensor(slots, device=like.device),
-        source=sources.view(len(slots), -1),
-        rows=sources[places],
-        places=places,
-        mask=mask.view(len(slots), 1, -1, seen).repeat_interleave(groups, dim=2),
-    )
+    source, at = torch.tensor(places, device=like.device).view(len(slots), height, 2).unbind(-1)
+    return _Tiles(torch.tensor(slots, device=like.device), source, _mask(at, like.dtype, groups=groups))
+
+
+def _mask(at: Tensor, dtype: torch.dtype, *, groups: int) -> Tensor:
+    """[t, 1, m x groups, keys] for queries at positions `at` [t, m]: -inf over the keys that stand beyond them."""
+    seen = (int(at.max()) // KEY_BLOCK + 1) * KEY_BLOCK
+    hidden = torch.arange(seen, device=at.device) > at.repeat_interleave(groups, dim=1)[:, None, :, None]
+    return torch.zeros(hidden.shape, dtype=dtype, device=at.device).masked_fill_(hidden, -torch.inf)

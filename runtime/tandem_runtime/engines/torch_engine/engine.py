@@ -12,15 +12,15 @@ model is loaded: the smallest padding for which pieces of a sequence, alone and 
 sequence has. If none does, or on a GPU, the engine says `NearTie`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from tandem_runtime.domain.errors import ModelRefused, Overloaded
 from tandem_runtime.engines.torch_engine.cache import Attention, KeyValueCache
+from tandem_runtime.engines.torch_engine.fused import FusedDecoder
 from tandem_runtime.engines.torch_engine.loading import load_decoder, read_config
 from tandem_runtime.engines.torch_engine.model import Decoder
 from tandem_runtime.ports import Logits, Row
@@ -52,8 +52,8 @@ class TorchModel:
     """`ports.StepModel` over a decoder. Runs on the decoder's own device, in its own type."""
 
     def __init__(self, decoder: Decoder, *, max_sessions: int, max_length: int) -> None:
-        weight = decoder.model.embed_tokens.weight
-        self._decoder = decoder
+        self._decoder = FusedDecoder(decoder, length=max_length)
+        weight = self._decoder.embedding
         self._device = weight.device
         self._max_length = max_length
         self._cache = KeyValueCache(
@@ -103,19 +103,16 @@ class TorchModel:
     def _logits(self, rows: Sequence[Row]) -> Logits:
         """[sum of outputs, vocab]"""
         filling = max(0, self._padding - sum(len(row.tokens) for row in rows))
-        tokens = self._flat((token for row in rows for token in row.tokens), filling, 0)
-        positions = self._flat((row.start + i for row in rows for i in range(len(row.tokens))), filling, 0)
-        slots = self._flat((row.slot for row in rows for _ in row.tokens), filling, self._cache.spare)
+        places = [(token, row.start + i, row.slot) for row in rows for i, token in enumerate(row.tokens)]
+        places += [(0, 0, self._cache.spare)] * filling
+        tokens, positions, slots = torch.tensor(places, device=self._device).unbind(1)
         attend = Attention(self._cache, rows, slots=slots, positions=positions, least_rows=self._padding)
         hidden = self._decoder.hidden(tokens, positions, attend)
         wanted = _wanted(rows)
-        picked = self._flat(wanted, max(0, self._padding - len(wanted)), 0)
+        picked = torch.tensor(wanted + [0] * (self._padding - len(wanted)), device=self._device)
         logits = self._decoder.logits(hidden[picked])[: len(wanted)]
         array: Logits = logits.float().cpu().numpy()
         return array
-
-    def _flat(self, numbers: Iterable[int], filling: int, filler: int) -> Tensor:
-        return torch.tensor([*numbers, *[filler] * filling], device=self._device)
 
     def _settle_padding(self) -> str:
         if self._device.type != "cpu":

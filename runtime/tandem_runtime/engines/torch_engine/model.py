@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["Attend", "Decoder", "DecoderConfig", "causal_attention"]
+__all__ = ["Attend", "Decoder", "DecoderConfig", "causal_attention", "rotation_at"]
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """``attend(layer, q, k, v) -> mixed``.
@@ -89,7 +89,7 @@ class _Trunk(nn.Module):
 
     def forward(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         x = self.embed_tokens(tokens)
-        rotation = _rotation(positions, self.config, x.dtype)
+        rotation = rotation_at(positions, self.config, x.dtype)
         for layer in self.layers:
             x = layer(x, rotation, attend)
         normed: Tensor = self.norm(x)
@@ -150,7 +150,7 @@ def _norm(config: DecoderConfig) -> nn.RMSNorm:
     return nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
 
-def _rotation(positions: Tensor, config: DecoderConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def rotation_at(positions: Tensor, config: DecoderConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Cosine and sine [..., 1, head_dim / 2] of the angles position x theta^(-2i/d), which need float32."""
     exponents = torch.arange(0, config.head_dim, 2, device=positions.device, dtype=torch.float32) / config.head_dim
     angles = positions[..., None, None].float() * config.rope_theta**-exponents

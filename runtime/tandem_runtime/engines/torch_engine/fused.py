@@ -1,0 +1,107 @@
+"""Knows a decoder's weights as serving wants them: the arithmetic of `model` in fewer and larger operations.
+
+Refuses to know caches, batching and files, as `model` does; training stays there.
+
+With a handful of rows, a step of a small model is spent on starting operations, not in them. So products that share
+their input become one, at load: Q, K and V, and the two halves of the feed-forward. Weights stand as x W wants them,
+[inputs, outputs], which CPU libraries multiply a fifth faster than x W^T when x has few rows. The rotation is a table
+over positions, and turns the heads of queries and keys together: for a pair (a, b) of a head at angle t
+
+    (a, b) cos t + (b, a) (-sin t, sin t)
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tandem_runtime.engines.torch_engine.model import Attend, Decoder, DecoderConfig, rotation_at
+
+__all__ = ["FusedDecoder"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layer:
+    """`qkv` [hidden, (heads + 2 kv_heads) x d] and `gate_up` [hidden, 2 x intermediate] are several weights in one."""
+
+    attention_norm: Tensor
+    qkv: Tensor
+    out: Tensor
+    feed_norm: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+class FusedDecoder:
+    """`Decoder.hidden` and `Decoder.logits` over rows [n], at positions below `length`.
+
+    The weights of `decoder` become views of the joined ones: it computes as before, and nothing is held twice.
+    """
+
+    def __init__(self, decoder: Decoder, *, length: int) -> None:
+        weights = dict(decoder.named_parameters())
+        self.config = decoder.config
+        self.embedding: Tensor = weights["model.embed_tokens.weight"]
+        self._head = weights.get("lm_head.weight", self.embedding)
+        self._norm = weights["model.norm.weight"]
+        self._layers = [_layer(weights, f"model.layers.{index}") for index in range(self.config.num_hidden_layers)]
+        self._table = _rotation_table(self.config, length, like=self.embedding)
+
+    def hidden(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """As `Decoder.hidden`, for `tokens` and `positions` [n]."""
+        x = functional.embedding(tokens, self.embedding)
+        turns = self._table[positions]
+        for index, layer in enumerate(self._layers):
+            queries, keys, values = self._heads(self._normed(x, layer.attention_norm) @ layer.qkv, turns)
+            x = x + attend(index, queries, keys, values).flatten(1) @ layer.out
+            gate, up = (self._normed(x, layer.feed_norm) @ layer.gate_up).chunk(2, dim=-1)
+            x = x + (functional.silu(gate) * up) @ layer.down
+        return self._normed(x, self._norm)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """As `Decoder.logits`."""
+        return functional.linear(hidden, self._head)
+
+    def _heads(self, joined: Tensor, turns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """[n, (heads + 2 kv_heads) x d] -> turned queries, turned keys, values, each [n, its heads, d]."""
+        heads, key_heads = self.config.num_attention_heads, self.config.num_key_value_heads
+        by_head = joined.view(len(joined), -1, self.config.head_dim)
+        turning, values = torch.split(by_head, [heads + key_heads, key_heads], dim=1)
+        cosine, sine = turns.chunk(2, dim=-1)
+        turned = torch.addcmul(turning * cosine, turning.roll(self.config.head_dim // 2, dims=-1), sine)
+        queries, keys = torch.split(turned, [heads, key_heads], dim=1)
+        return queries, keys, values
+
+    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
+        return functional.rms_norm(x, weight.shape, weight, self.config.rms_norm_eps)
+
+
+def _layer(weights: Mapping[str, nn.Parameter], name: str) -> _Layer:
+    def joined(*parts: str) -> Tensor:
+        return _joined([weights[f"{name}.{part}_proj.weight"] for part in parts])
+
+    return _Layer(
+        attention_norm=weights[f"{name}.input_layernorm.weight"],
+        qkv=joined("self_attn.q", "self_attn.k", "self_attn.v"),
+        out=joined("self_attn.o"),
+        feed_norm=weights[f"{name}.post_attention_layernorm.weight"],
+        gate_up=joined("mlp.gate", "mlp.up"),
+        down=joined("mlp.down"),
+    )
+
+
+def _joined(weights: Sequence[nn.Parameter]) -> Tensor:
+    """Weights [outputs, inputs] side by side as [inputs, all outputs], of which they become views."""
+    whole = torch.cat([weight.detach() for weight in weights]).t().contiguous()
+    parts = torch.split(whole.t(), [len(weight) for weight in weights])
+    for weight, part in zip(weights, parts, strict=True):
+        weight.data = part
+    return whole
+
+
+def _rotation_table(config: DecoderConfig, length: int, *, like: Tensor) -> Tensor:
+    """[length, 1, 2 d]: for each position cos, cos, -sin, sin of the angles of a head's d / 2 pairs."""
+    cosine, sine = rotation_at(torch.arange(length, device=like.device), config, like.dtype)
+    return torch.cat((cosine, cosine, -sine, sine), dim=-1)
