@@ -73,6 +73,28 @@ async def test_a_deleted_or_edited_child_is_put_right() -> None:
     assert stage.cluster.objects[Kind.CONFIG_MAP, "llm", "chat-policy"]["data"] == policy
 
 
+@pytest.mark.parametrize(
+    ("kind", "field", "name", "value"),
+    [
+        (Kind.DEPLOYMENT, "labels", "tandem.dev/role", "nonsense"),
+        (Kind.DEPLOYMENT, "labels", "tandem.dev/role", None),
+        (Kind.CONTROLLER_REVISION, "annotations", "tandem.dev/verdict", "Splendid"),
+        (Kind.CONTROLLER_REVISION, "annotations", "tandem.dev/record", "{"),
+    ],
+)
+async def test_a_mark_that_somebody_damaged_is_no_endless_crash(
+    kind: Kind, field: str, name: str, value: str | None
+) -> None:
+    stage = await Stage().settle()
+    for child in stage.children(kind):
+        marks = stage.cluster.objects[kind, "llm", child]["metadata"][field]
+        marks.pop(name, None)
+        if value is not None:
+            marks[name] = value
+    await stage.settle()
+    assert stage.condition("Ready") == ("True", "Serving")
+
+
 async def test_what_others_add_to_a_child_is_named_and_left_alone() -> None:
     stage = await Stage().settle()
     deployment = stage.cluster.objects[Kind.DEPLOYMENT, "llm", "chat-gateway"]

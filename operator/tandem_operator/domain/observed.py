@@ -6,16 +6,19 @@ gave them (without managedFields), and read here through small views; pods are r
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import TypeVar
 
 from tandem_operator.domain import progress, record
 from tandem_operator.domain.progress import Progress
 from tandem_operator.domain.revision import Revision, RevisionName, Role, RoleHash
 from tandem_operator.domain.samples import Document, Scrape
 from tandem_operator.domain.settings import OperatorTerms
+
+Found = TypeVar("Found")
 
 GROUP = "tandem.dev"
 LABEL_DEPLOYMENT = f"{GROUP}/deployment"
@@ -187,7 +190,9 @@ class Observed:
 
     @property
     def workloads(self) -> tuple[Workload, ...]:
-        return tuple(read_workload(child) for child in self.of_kind("Deployment"))
+        """One whose role label was damaged counts as none until it is written again."""
+        known = (child for child in self.of_kind("Deployment") if child.labels.get(LABEL_ROLE) in set(Role))
+        return tuple(read_workload(child) for child in known)
 
     def workload(self, role: Role, role_hash: str | None) -> Workload | None:
         return next((held for held in self.workloads if (held.role, held.role_hash) == (role, role_hash)), None)
@@ -254,21 +259,26 @@ def read_workload(child: Child) -> Workload:
 
 
 def read_revision(child: Child, prefix: str) -> StoredRevision:
-    """A ControllerRevision, whose name is `prefix` and the revision's own."""
+    """A ControllerRevision, whose name is `prefix` and the revision's own. A damaged mark counts as none."""
     marks = child.annotations
-    since, maker = marks.get(ANNOTATION_STABLE_SINCE), marks.get(ANNOTATION_MADE_STABLE_BY)
-    kept = marks.get(ANNOTATION_RECORD)
     return StoredRevision(
         name=RevisionName(child.name.removeprefix(prefix)),
         number=number(child.body, "revision"),
         pair=_pair(child.body),
         data=mapping(child.body, "data"),
-        verdict=RevisionVerdict(marks.get(ANNOTATION_VERDICT, RevisionVerdict.UNKNOWN)),
+        verdict=_mark(marks, ANNOTATION_VERDICT, RevisionVerdict) or RevisionVerdict.UNKNOWN,
         reason=marks.get(ANNOTATION_REASON, ""),
-        stable_since=None if since is None else record.load_moment(since),
-        made_stable_by=None if maker is None else MadeStableBy(maker),
-        record=None if kept is None else json.loads(kept),
+        stable_since=_mark(marks, ANNOTATION_STABLE_SINCE, record.load_moment),
+        made_stable_by=_mark(marks, ANNOTATION_MADE_STABLE_BY, MadeStableBy),
+        record=_mark(marks, ANNOTATION_RECORD, json.loads),
     )
+
+
+def _mark(marks: Mapping[str, str], name: str, read: Callable[[str], Found]) -> Found | None:
+    try:
+        return read(marks[name])
+    except (KeyError, ValueError):
+        return None
 
 
 def _pair(body: Mapping[str, object]) -> Revision:
