@@ -19,6 +19,7 @@ from tests.domain.simulated_world import (
     V3,
     Behaviour,
     World,
+    alert,
     changed,
     installed,
     named,
