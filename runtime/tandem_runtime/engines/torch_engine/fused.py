@@ -46,6 +46,7 @@ class FusedDecoder:
         self.embedding: Tensor = weights["model.embed_tokens.weight"]
         self._head = weights.get("lm_head.weight", self.embedding)
         self._norm = weights["model.norm.weight"]
+        self._epsilon = torch.tensor(self.config.rms_norm_eps, device=self.embedding.device)
         self._layers = [_layer(weights, f"model.layers.{index}") for index in range(self.config.num_hidden_layers)]
         self._table = _rotation_table(self.config, length, like=self.embedding)
 
@@ -75,7 +76,10 @@ class FusedDecoder:
         return queries, keys, values
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        return functional.rms_norm(x, weight.shape, weight, self.config.rms_norm_eps)
+        """`functional.rms_norm`, by the length of each row: half as many operations on a CPU."""
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+        scale = torch.addcmul(self._epsilon, length, length, value=1 / x.shape[-1]).rsqrt_()
+        return (x * scale).to(x.dtype) * weight
 
 
 def _layer(weights: Mapping[str, nn.Parameter], name: str) -> _Layer:
