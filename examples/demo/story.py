@@ -21,7 +21,7 @@ from openai import OpenAI
 NAMESPACE, NAME = "llm", "chat"
 PROMPTS = ROOT / "examples" / "pairs" / "prompts.json"
 OBJECT = Path(__file__).with_name("chat.yaml")
-STREAMS = 4
+STREAMS = 2
 
 
 @dataclass(slots=True)
@@ -94,15 +94,10 @@ class Story:
         stable, pods = self._status()["stableRevision"], self._target_pods()
         self._edit_draft("draft-poor")
         seconds = say.wait("the canary judges the poor draft", self._unless_refused, seconds=120)
-        status = self._status()
-        failed = [check for check in self._last_checks(status) if check["verdict"] == "Fail"]
-        for check in failed:
-            say.say(
-                f"{check['name']} failed: {check['value']} in [{check['low']}, {check['high']}], needed "
-                f"{check['threshold']}; {check['samples']}"
-            )
+        status, taken_back = self._status(), self._condition("RolledBack")
+        say.say(f"{taken_back['reason']}: {taken_back['message']}")
         self.figures["refused_seconds"] = seconds
-        self.figures["refused_checks"] = [check["name"] for check in failed]
+        self.figures["refused_reason"] = taken_back["reason"]
         self.figures["stable_untouched"] = status["stableRevision"] == stable
         self.figures["target_pods_untouched"] = self._target_pods() == pods
         say.say(f"refused after {seconds:.0f} s; stable is still {stable}, and the target's pods are the same ones")
@@ -180,7 +175,9 @@ class Story:
 
     def _condition(self, kind: str) -> dict[str, Any]:
         conditions = {held["type"]: held for held in self._status().get("conditions", [])}
-        found: dict[str, Any] = conditions.get(kind, {"status": "Unknown", "message": "not reported yet"})
+        found: dict[str, Any] = conditions.get(
+            kind, {"status": "Unknown", "reason": "NotReported", "message": "not reported yet"}
+        )
         return found
 
     def _unless_condition(self, kind: str, wanted: str) -> str | None:
@@ -222,10 +219,6 @@ class Story:
         canary = status.get("canary") or {}
         checks = [f"{check['name']} {check['verdict']} {check['value']}" for check in canary.get("checks", [])]
         return f"step {canary.get('step', '-')} at {canary.get('percent', 0)} %, {', '.join(checks) or 'no check yet'}"
-
-    def _last_checks(self, status: Mapping[str, Any]) -> list[dict[str, str]]:
-        checks: list[dict[str, str]] = (status.get("canary") or {}).get("checks", [])
-        return checks
 
     def _target_pods(self) -> list[str]:
         selector = f"tandem.dev/deployment={NAME},tandem.dev/role=target"

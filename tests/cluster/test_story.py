@@ -49,7 +49,7 @@ def test_speculation_pays_on_traffic_that_the_draft_knows(told: Told) -> None:
 def test_the_canary_refuses_the_poor_draft_by_its_acceptance_and_touches_neither_stable_nor_the_target(
     told: Told,
 ) -> None:
-    assert "acceptance" in told.figures["refused_checks"]
+    assert told.figures["refused_reason"] == "AcceptanceFailed"
     assert told.figures["stable_untouched"]
     assert told.figures["target_pods_untouched"]
 
