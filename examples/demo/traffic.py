@@ -40,7 +40,7 @@ class Load:
     model: str
     prompts: Sequence[str]
     streams: int = 6
-    max_tokens: int = 48
+    max_tokens: int = 32
     temperature: float = 0.0
 
 

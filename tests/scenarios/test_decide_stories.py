@@ -407,6 +407,16 @@ def test_traffic_that_the_draft_cannot_predict_disables_speculation_and_it_comes
     assert world.reasons() == ["Installed", "SpeculationDisabled", "SpeculationProbing", "SpeculationActive"]
 
 
+def test_a_probe_whose_window_never_holds_enough_requests_ends_all_the_same() -> None:
+    """2 requests a second, one in five with proposals: 24 in a window of 60 s, of 50 that are needed."""
+    world = installed(QUICK, rate=2)
+    world.behaviour[world.stable] = Behaviour(acceptance=0.1)
+    world.run_until(lambda seen: seen.progress.breaker.state == "Disabled", within=600)
+    world.behaviour[world.stable] = Behaviour()
+    world.run_until(lambda seen: seen.progress.breaker.state == "Probing", within=600)
+    world.run_until(lambda seen: seen.progress.breaker.state == "Active", within=300)
+
+
 def test_a_lost_draft_leaves_serving_ready_and_returns_when_it_does() -> None:
     world = installed(QUICK, rate=5)
     (draft,) = (pods.role_hash for pods in world.decisions[-1].pods if pods.role == "draft")

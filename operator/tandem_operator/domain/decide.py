@@ -91,7 +91,9 @@ def _facts(at: Situation, course: Course, name: str, pair: Revision) -> breaker.
     same = before.revision == name
     first = before.first_policy if same else at.next_policy
     slots = spec.speculation.control.slot_seconds
-    found = window.look(at.seen, name, pair, slot_seconds=slots, since_policy=first)
+    # A probe speculates in one slot of five: one window may never hold enough requests, so all of the probe counts.
+    probing = same and before.state is SpeculationState.PROBING
+    found = window.look(at.seen, name, pair, slot_seconds=slots, since_policy=first, whole=probing)
     fewest = spec.canary.analysis.min_slots
     targets = [pod for pod in at.seen.of_role(Role.TARGET) if pod.role_hash == pair.target]
     return breaker.Facts(

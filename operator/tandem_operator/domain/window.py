@@ -51,12 +51,14 @@ class Window:
         )
 
 
-def look(seen: Observed, name: str, pair: Revision, *, slot_seconds: int, since_policy: int = 0) -> Window:
-    """The window of a revision, of the policies from `since_policy` on."""
+def look(
+    seen: Observed, name: str, pair: Revision, *, slot_seconds: int, since_policy: int = 0, whole: bool = False
+) -> Window:
+    """The window of a revision, of the policies from `since_policy` on; `whole`: all of their time, however long."""
     if seen.scrape is None:
         return Window(sums=None, acceptance=None, shadow=None, speedup=None)
     now = _from(seen.scrape, since_policy)
-    sums = in_window(now, seen.baseline, name)
+    sums = in_window(now, Scrape(now.at, {}) if whole else seen.baseline, name)
     acceptance, shadow = (None, None) if sums is None else (sums.acceptance, sums.shadow)
     return Window(
         sums=sums,
