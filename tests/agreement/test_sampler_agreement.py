@@ -150,6 +150,16 @@ def test_logprobs_are_those_of_the_raw_logits(data: st.DataObject) -> None:
     assert [value for _, value in told.top] == pytest.approx([row[other] - total for other in ranked[:3]], abs=1e-9)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_behind_the_first_rejection_may_be_no_law(temperature: float) -> None:
+    parameters = SamplingParameters(seed=1, temperature=temperature)
+    rows = np.array([[0.0, 9.0, -9.0], [math.nan] * 3])
+    verdict = sampler.verify(rows, Proposal((2,)), parameters, verification=Verification.COUPLED, offset=0)
+    assert (verdict.accepted, verdict.token) == (0, 1)
+    with pytest.raises(NotANumber):
+        sampler.verify(rows, Proposal((1,)), parameters, verification=Verification.COUPLED, offset=0)
+
+
 @pytest.mark.parametrize(
     "row", [[0.0, math.nan, 1.0], [math.inf, 0.0, 1.0], [-math.inf] * 3], ids=["NaN", "+inf", "nothing"]
 )

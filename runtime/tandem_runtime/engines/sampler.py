@@ -12,7 +12,7 @@ only tokens that can matter are sorted, or get a logarithm:
 Logits may be of any float type; all arithmetic is float64.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -56,6 +56,10 @@ tokens and 0.6 % beyond 256."""
 
 LUCKY_WORD, LUCKY_GUMBEL = np.uint64(15 << 60), 2.75
 """Words below the first, which is u = 15/16, have a Gumbel number of 2.7405 at most: below the second."""
+
+AT_ONCE = 1 << 14
+"""Numbers in a verify's rows up to which they are judged together: there calls cost more than the rows behind the first
+rejection, which one by one would not be looked at."""
 
 SPARSE = 32
 """How many entries of q a draft samples from, and sends, in rejection mode: 1 KB for K = 4."""
@@ -144,11 +148,20 @@ def noise_bits(position_key: int, tokens: Ids, *, vocab_size: int) -> Words:
 def _verify_coupled(
     logits: Logits, proposed: Sequence[TokenId], parameters: SamplingParameters, offset: int
 ) -> Verified:
-    for accepted, token in enumerate(proposed):
-        choice = coupled_choice(logits[accepted], parameters, offset + accepted)
+    choices = _choices(logits, parameters, offset)
+    for accepted, (token, choice) in enumerate(zip(proposed, choices, strict=False)):
         if choice != token:
             return Verified(accepted, choice)
-    return Verified(len(proposed), coupled_choice(logits[len(proposed)], parameters, offset + len(proposed)))
+    return Verified(len(proposed), next(choices))
+
+
+def _choices(logits: Logits, parameters: SamplingParameters, offset: int) -> Iterator[TokenId]:
+    """The coupled choice after each row, made when it is asked for, or all at once where that is less work."""
+    if logits.size <= AT_ONCE and parameters.temperature > 0 and _is_unfiltered(parameters):
+        found = _lucky_argmaxes(logits, parameters, offset)
+        if found is not None:
+            return iter(found)
+    return (coupled_choice(row, parameters, offset + at) for at, row in enumerate(logits))
 
 
 def _verify_rejection(logits: Logits, proposal: Proposal, parameters: SamplingParameters, offset: int) -> Verified:
@@ -216,6 +229,26 @@ def _lucky_argmax(row: Floats, parameters: SamplingParameters, position: int) ->
     beaten = scores[likeliest] + gumbel(int(words[likeliest]))
     near = np.flatnonzero((words >= LUCKY_WORD) | (scores > beaten - LUCKY_GUMBEL))
     return int(near[(scores[near] + _gumbels(words[near])).argmax()])
+
+
+def _lucky_argmaxes(logits: Logits, parameters: SamplingParameters, offset: int) -> list[TokenId] | None:
+    """`_lucky_argmax` of several rows, `logits` [rows, vocab], in the calls of one. None: some row is no law, so that
+    whether it matters depends on where the first rejection is."""
+    rows = logits.astype(np.float64)
+    for token, bias in parameters.logit_bias:
+        rows[:, token] += bias
+    if not np.isfinite(rows.max(axis=1)).all():
+        return None
+    keys = [key(parameters.seed, parameters.choice, Salt.COUPLED, offset + at) for at in range(len(rows))]
+    words = _mixed(_mixed_tokens(rows.shape[1]) ^ np.array(keys, np.uint64)[:, None])
+    scores = rows / parameters.temperature
+    every, likeliest = np.arange(len(rows)), rows.argmax(axis=1)
+    beaten = scores[every, likeliest] + _gumbels(words[every, likeliest])
+    near = (words >= LUCKY_WORD) | (scores > beaten[:, None] - LUCKY_GUMBEL)
+    perturbed = np.full_like(scores, -np.inf)
+    perturbed[near] = scores[near] + _gumbels(words[near])
+    choices: list[TokenId] = perturbed.argmax(axis=1).tolist()
+    return choices
 
 
 def _perturbed_argmax(row: Floats, support: Ids, parameters: SamplingParameters, position: int) -> TokenId:
