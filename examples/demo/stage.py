@@ -64,6 +64,14 @@ class Stage:
         found: dict[str, Any] = json.loads(self.kubectl("get", "specdep", name, "-n", namespace, "-o", "json"))
         return found
 
+    def metrics(self, namespace: str, role: str) -> dict[str, float]:
+        """The engine metrics of one pod of a role, by name and labels as the text writes them."""
+        selector, path = f"tandem.dev/role={role}", "jsonpath={.items[0].status.podIP}"
+        address = self.kubectl("get", "pods", "-n", namespace, "-l", selector, "-o", path)
+        lines = self._run([*self._module(), "inside", "curl", "-sS", f"http://{address}:8002/metrics"]).splitlines()
+        pairs = (line.rpartition(" ") for line in lines if line.startswith("tandem_engine_"))
+        return {name: float(value) for name, _, value in pairs}
+
     def forward(self, namespace: str, service: str, port: int) -> str:
         """The base URL on this machine at which `service` answers, for as long as this process lives."""
         command = [*self._module(), "forward", "--namespace", namespace, f"svc/{service}", str(port)]

@@ -86,6 +86,7 @@ class Story:
             f"conditional acceptance {speculation['acceptance']}, paced speed-up {speculation['speedup']} against the "
             "off arm (slots of the same target pods)"
         )
+        say.say(f"beside it, unpaced: {self._steps('target')}; {self._steps('draft')}")
         self._table()
 
     def poor_draft(self) -> None:
@@ -153,6 +154,15 @@ class Story:
         seconds = self.figures["rolled_back_seconds"]
         say.say(f"{before} -> {previous} after {seconds:.1f} s: {self._condition('RolledBack')['message']}")
         self._table()
+
+    def _steps(self, role: str) -> str:
+        """What a step of a role's engine took on the average, with its pace and without."""
+        found = self.stage.metrics(NAMESPACE, role)
+        steps = found["tandem_engine_steps_total"]
+        paced, unpaced = (
+            found[f'tandem_engine_step_seconds_total{{kind="{kind}"}}'] / steps * 1000 for kind in ("paced", "unpaced")
+        )
+        return f"a {role} step computes for {unpaced:.1f} ms and is stretched to {paced:.1f} ms"
 
     def _load(self, kind: str) -> Load:
         return Load(url=self.url, model=NAME, prompts=self.prompts[kind], streams=STREAMS)
