@@ -68,7 +68,8 @@ class Stage:
         """The engine metrics of one pod of a role, by name and labels as the text writes them."""
         selector, path = f"tandem.dev/role={role}", "jsonpath={.items[0].status.podIP}"
         address = self.kubectl("get", "pods", "-n", namespace, "-l", selector, "-o", path)
-        lines = self._run([*self._module(), "inside", "curl", "-sS", f"http://{address}:8002/metrics"]).splitlines()
+        read = f"from urllib.request import urlopen; print(urlopen('http://{address}:8002/metrics').read().decode())"
+        lines = self._run([*self._module(), "inside", sys.executable, "-c", read]).splitlines()
         pairs = (line.rpartition(" ") for line in lines if line.startswith("tandem_engine_"))
         return {name: float(value) for name, _, value in pairs}
 
