@@ -189,6 +189,21 @@ def test_a_wrong_spec_is_named_by_its_field_and_what_serves_goes_on(installed: I
     installed.wait("Accepted", "True")
 
 
+def test_memory_pressure_switches_speculation_off_and_lets_it_try_again_when_it_is_over(installed: Installed) -> None:
+    """A target holds hundreds of megabytes for torch alone: above a fifth of 1 GiB, far below an eighth of 16 GiB."""
+    marks = {"disableAboveBasisPoints": 2000, "enableBelowBasisPoints": 1250}
+    installed.patch({"target": {"resources": limited("1Gi")}, "autoDisable": {"memory": marks, "cooldownSeconds": 1}})
+    pressed = installed.wait("MemoryPressure", "True")["status"]["speculation"]
+    assert (pressed["state"], pressed["reason"]) == ("Disabled", "MemoryPressure")
+    installed.patch({"target": {"resources": limited("16Gi")}})
+    relieved = installed.wait("MemoryPressure", "False")["status"]["speculation"]
+    assert relieved["state"] in ("Probing", "Active")
+
+
+def limited(memory: str) -> dict[str, Any]:
+    return {"requests": {"memory": "64Mi"}, "limits": {"memory": memory}}
+
+
 def test_a_killed_leader_is_followed_by_the_other_which_goes_on(installed: Installed) -> None:
     holder = installed.holder()
     assert holder in installed.operators()
