@@ -124,6 +124,8 @@ def installed(cluster: Cluster, models: Path) -> Iterator[Installed]:
     for role in ("target", "draft"):
         write_model(models / role)
     cluster.kubectl("create", "namespace", namespace)
+    # A release that was uninstalled keeps its CRD, and Helm would not let another release take it over.
+    cluster.kubectl("delete", "crd/speculativedeployments.tandem.dev", "--ignore-not-found")
     install = ("--create-namespace", "--set", "replicaCount=2", "--wait", "--timeout", "55s")
     cluster.helm("install", "tandem", CHART, "-n", system, *install)
     body = {"apiVersion": "tandem.dev/v1alpha1", "kind": "SpeculativeDeployment", "metadata": {"name": NAME}}
