@@ -38,6 +38,7 @@ _log = logging.getLogger(__name__)
 _MOUNT_RETRY_SECONDS = 1.0
 _WRITE_RETRY_SECONDS = 0.5
 _REFRESH_SECONDS = 20.0  # of volumes made of config maps, secrets and tokens; a kubelet takes about a minute
+_CHECKOUT = Path(__file__).resolve().parents[2]
 _LOST_CODE = 137
 _GONE = (404, 409)  # the pod is no more, or another pod has its name
 
@@ -51,6 +52,12 @@ class Host:
     folder: Path
     base_environment: dict[str, str]
     backoff_base_seconds: float
+
+
+def _uncovered(container: Container) -> list[VolumeBinding]:
+    """The checkout, whose environment every container runs in, where a volume lies over it: a clone in /tmp, say."""
+    covered = any(_CHECKOUT.is_relative_to(mount.path) for mount in container.mounts)
+    return [VolumeBinding(_CHECKOUT, str(_CHECKOUT), read_only=True)] if covered else []
 
 
 class PodWorker:
@@ -205,6 +212,7 @@ class PodWorker:
         return [
             *(VolumeBinding(Path(outside), inside, read_only=True) for inside, outside in folders),
             *self._volumes.bindings(container, self.workload.volumes),
+            *_uncovered(container),
             VolumeBinding(hosts, "/etc/hosts", read_only=True),
             VolumeBinding(folder / "termination-message", container.message_path, read_only=False),
         ]
