@@ -42,7 +42,7 @@ class Stage:
         """End the relays of this process."""
         for process in self.forwards:
             process.terminate()
-            process.wait()
+            process.communicate()
         self.forwards.clear()
 
     def install(self) -> None:
