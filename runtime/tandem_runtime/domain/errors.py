@@ -4,7 +4,7 @@ Refuses to know HTTP and gRPC codes: those are chosen at the edges, in one table
 
     TandemError
     |-- BadRequest            the caller's fault; says which parameter, which value, what to do
-    |-- Overloaded            ours for now; the caller should come back after `retry_after_seconds`
+    |-- Overloaded            ours, and it passes; the caller should come back after `retry_after_seconds`
     |-- Cancelled             the caller went away
     |-- DraftLost             the draft cannot be reached or forgot the session; text goes on with K = 0
     |-- TargetLost            the target cannot be reached; the driver re-opens elsewhere or fails the request
