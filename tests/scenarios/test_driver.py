@@ -151,7 +151,7 @@ class ChainDraft(Failing):
         return Proposal(tuple(held[known:]), draft_seconds=0.004 * request.k)
 
     async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
-        raise NotImplementedError
+        raise AssertionError("a driver never asks for scores")
 
 
 @dataclass
