@@ -7,6 +7,7 @@ and a kubeconfig with any other context is refused.
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +17,7 @@ from tandem_devcluster.state import CONTEXT, StateFolder
 
 Object = dict[str, Any]
 
-_CLIENT_SECONDS = 60
+_CLIENT_SECONDS = 180
 
 
 class Cluster:
@@ -73,13 +74,29 @@ class Cluster:
         raise TimeoutError(f"{' '.join(what)} was not as wanted in {deadline_seconds} s: {shown}\n{reason}")
 
     @contextmanager
+    def follow(self, *what: str, namespace: str) -> Iterator["Followed"]:
+        """Watch one object for as long as the block runs: `follow("specdep", "chat", namespace="llm")`."""
+        watch = ("get", *what, "-n", namespace, "-o", "json", "--watch")
+        with subprocess.Popen((str(self.state.bin / "kubectl"), *watch), stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            followed = Followed(process.stdout)
+            try:
+                yield followed
+            finally:
+                process.terminate()
+                followed.join()
+
+    @contextmanager
     def forward(self, destination: str, port: int | str, *, namespace: str) -> Iterator[str]:
         """A URL on 127.0.0.1 that leads to a Service or pod for as long as the block runs."""
         command = self._devcluster("forward", destination, str(port), "-n", namespace)
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stdout is not None
-                yield next(line.split()[0] for line in process.stdout if line.startswith("http"))
+                address = process.stdout.readline().partition(" ")[0]
+                if not address.startswith("http"):
+                    raise StateError(f"the relay to {destination} ended at once with status {process.wait()}")
+                yield address
             finally:
                 process.terminate()
 
@@ -100,6 +117,36 @@ class Cluster:
             error.add_note(done.stderr)
             raise error
         return done.stdout
+
+
+class Followed(threading.Thread):
+    """An object under watch: `latest` is as the API server last sent it."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        super().__init__(name="followed", daemon=True)
+        self._lines = lines
+        self._latest: Object = {}
+        self._arrived = threading.Event()
+        self.start()
+
+    @property
+    def latest(self) -> Object:
+        """Waits for the first answer.
+
+        Raises:
+            StateError: the watch has ended, so that nothing newer would come.
+        """
+        self._arrived.wait()
+        if not self.is_alive():
+            raise StateError("the watch ended: the object is gone, or the API server closed it")
+        return self._latest
+
+    def run(self) -> None:
+        """Read until the watch ends."""
+        for document in _documents(self._lines):
+            self._latest = document
+            self._arrived.set()
+        self._arrived.set()
 
 
 def _documents(lines: Iterable[str]) -> Iterator[Object]:

@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 
 from examples.demo.narrator import Narrator, StoryError
-from examples.demo.stage import ROOT, SYSTEM_NAMESPACE, Stage
+from examples.demo.stage import PAIRS, PAIRS_FOLDER, ROOT, SYSTEM_NAMESPACE, Stage
 from examples.demo.story import NAME, NAMESPACE, Story
+
+from tandem_devcluster.state import StateFolder
+from tandem_devcluster.testing import Cluster
 
 OPENING = """\
 Tandem's demo. Everything is real: Kubernetes' own API server, controllers and scheduler, the Helm chart, the operator,
@@ -25,17 +28,14 @@ slots, so that a few minutes hold enough of them:
 def main() -> int:
     arguments = parse(sys.argv[1:])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    stage = Stage(arguments.state)
     try:
-        return down(stage) if arguments.verb == "down" else up(stage)
+        return (down if arguments.verb == "down" else up)(arguments.state)
     except KeyboardInterrupt:
         print("\nstopped; `make demo` starts again, `make demo-down` ends what is running", file=sys.stderr)
         return 130
     except (StoryError, subprocess.SubprocessError) as error:
         print(f"\nthe demo stopped: {error}", file=sys.stderr)
         return 1
-    finally:
-        stage.stop_forwards()
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -47,24 +47,30 @@ def parse(words: list[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def up(stage: Stage) -> int:
+def up(state: Path) -> int:
     narrator = Narrator()
     print(OPENING, flush=True)
-    stage.cluster_down()
-    stage.cluster_up()
+    devcluster(state, "down")
+    devcluster(state, "up", "--folder", f"{PAIRS}={PAIRS_FOLDER}")
     narrator.say("the control plane is ready, with nodes for L4, H100 and everything else")
-    Story(stage, narrator).tell()
-    print(next_commands(stage, narrator.elapsed()), flush=True)
+    stage = Stage(Cluster(StateFolder(state)))
+    with stage.relays:
+        Story(stage, narrator).tell()
+    print(next_commands(state, narrator.elapsed()), flush=True)
     return 0
 
 
-def down(stage: Stage) -> int:
-    stage.cluster_down()
+def down(state: Path) -> int:
+    devcluster(state, "down")
     return 0
 
 
-def next_commands(stage: Stage, seconds: float) -> str:
-    kubectl = f"{stage.state}/bin/kubectl --kubeconfig {stage.state}/kubeconfig"
+def devcluster(state: Path, *arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "tandem_devcluster", "--state", str(state), *arguments], check=True)
+
+
+def next_commands(state: Path, seconds: float) -> str:
+    kubectl = f"{state}/bin/kubectl"
     return f"""
 The story took {seconds:.0f} s. The system is still running; try:
   {kubectl} get specdep -A -o wide

@@ -10,7 +10,9 @@ from typing import TextIO
 Condition = Callable[[], str | None]
 """None: come true; else what it waits for, in a few words."""
 
-LOOK_SECONDS = 0.5
+LOOK_SECONDS = 0.2
+PATIENCE_SECONDS = 600.0
+"""Far beyond what any chapter takes: a busy machine tells the same story, slower."""
 WORD_SECONDS = 5.0
 """How often a long wait says what it waits for."""
 
@@ -40,13 +42,13 @@ class Narrator:
     def show(self, block: str) -> None:
         print(textwrap.indent(block.rstrip("\n"), " " * 11), file=self.out, flush=True)
 
-    def wait(self, what: str, condition: Condition, *, seconds: float) -> float:
+    def wait(self, what: str, condition: Condition) -> float:
         """Until `condition` comes true; says now and then what is missing. Returns the seconds it took."""
         started = told = time.monotonic()
         while (missing := condition()) is not None:
             now = time.monotonic()
-            if now - started > seconds:
-                raise StoryError(f"{what}: not within {seconds:.0f} s; waiting for {missing}")
+            if now - started > PATIENCE_SECONDS:
+                raise StoryError(f"{what}: not within {PATIENCE_SECONDS:.0f} s; waiting for {missing}")
             if now - told > WORD_SECONDS:
                 told = now
                 self.say(f"... {what}: {missing}")

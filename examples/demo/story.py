@@ -7,7 +7,7 @@ holds the figures against the promises. Every figure of an engine with a pace is
 import json
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ class Story:
     prompts: Mapping[str, Sequence[str]] = field(default_factory=lambda: json.loads(PROMPTS.read_text()))
     figures: dict[str, Any] = field(default_factory=dict)
     url: str = ""
+    seen: Callable[[], Mapping[str, Any]] | None = None
     traffic: Traffic | None = None
 
     def tell(self) -> dict[str, Any]:
@@ -59,9 +60,10 @@ class Story:
         say.say("helm install: the operator runs, with its CRD, its rights and its alert sink")
         self.stage.kubectl("create", "namespace", NAMESPACE)
         self.stage.kubectl("apply", "-f", str(OBJECT))
+        self.seen = self.stage.follow(NAMESPACE, NAME)
         say.say("applied examples/demo/chat.yaml: a target on H100 nodes, a draft on an L4 node, one gateway")
-        seconds = say.wait("the pair comes up", lambda: self._unless_condition("Ready", "True"), seconds=120)
-        say.wait("the draft joins", lambda: self._unless_condition("DraftReady", "True"), seconds=60)
+        seconds = say.wait("the pair comes up", lambda: self._unless_condition("Ready", "True"))
+        say.wait("the draft joins", lambda: self._unless_condition("DraftReady", "True"))
         self.figures["ready_seconds"] = seconds
         self.url = self.stage.forward(NAMESPACE, NAME, 8000)
         say.say(f"Ready after {seconds:.0f} s; the OpenAI API is at {self.url}/v1")
@@ -76,9 +78,7 @@ class Story:
         say.say(
             f"{STREAMS} clients now ask for prose; part of each target's time runs with speculation off, for comparison"
         )
-        say.wait(
-            "acceptance and speed-up are measured", lambda: self._unless_figures("acceptance", "speedup"), seconds=120
-        )
+        say.wait("acceptance and speed-up are measured", lambda: self._unless_figures("acceptance", "speedup"))
         speculation = self._status()["speculation"]
         self.figures["acceptance"] = float(speculation["acceptance"])
         self.figures["paced_speedup"] = float(speculation["speedup"])
@@ -94,7 +94,7 @@ class Story:
         say.chapter("c", "a poor draft is applied: the canary refuses it")
         stable, pods = self._status()["stableRevision"], self._target_pods()
         self._edit_draft("draft-poor")
-        seconds = say.wait("the canary judges the poor draft", self._unless_refused, seconds=120)
+        seconds = say.wait("the canary judges the poor draft", self._unless_refused)
         status, taken_back = self._status(), self._condition("RolledBack")
         say.say(f"{taken_back['reason']}: {taken_back['message']}")
         self.figures["refused_seconds"] = seconds
@@ -109,8 +109,8 @@ class Story:
         say.chapter("d", "the good draft, as a new revision: promoted")
         before = self._status()["stableRevision"]
         self._edit_draft("draft-good", max_sessions="64")
-        say.wait("the canary begins", lambda: None if self._status().get("canaryRevision") else "a canary", seconds=60)
-        seconds = say.wait("the canary is judged", lambda: self._unless_promoted(before), seconds=240)
+        say.wait("the canary begins", lambda: None if self._status().get("canaryRevision") else "a canary")
+        seconds = say.wait("the canary is judged", lambda: self._unless_promoted(before))
         after = self._status()["stableRevision"]
         self.figures["promoted_seconds"] = seconds
         self.figures["promoted"] = after != before
@@ -123,7 +123,7 @@ class Story:
         assert self.traffic is not None
         self.traffic.switch(self._load("other"))
         say.say("the clients now ask for something the draft has never seen")
-        seconds = say.wait("speculation is judged", lambda: self._unless_speculation("Disabled"), seconds=120)
+        seconds = say.wait("speculation is judged", lambda: self._unless_speculation("Disabled"))
         speculation = self._status()["speculation"]
         self.figures["disabled_seconds"] = seconds
         self.figures["disabled_reason"] = speculation["reason"]
@@ -131,7 +131,7 @@ class Story:
         self._table()
         self.traffic.switch(self._load("prose"))
         say.say("the clients ask for prose again")
-        seconds = say.wait("speculation comes back", lambda: self._unless_speculation("Active"), seconds=180)
+        seconds = say.wait("speculation comes back", lambda: self._unless_speculation("Active"))
         self.figures["returned_seconds"] = seconds
         say.say(f"active again after {seconds:.0f} s: {self._condition('SpeculationActive')['message']}")
 
@@ -148,7 +148,7 @@ class Story:
         )
         if answer.status_code != 202:
             raise StoryError(f"the alert was answered with {answer.status_code}: {answer.text}")
-        say.wait("the rollback", lambda: self._unless_stable(previous), seconds=60)
+        say.wait("the rollback", lambda: self._unless_stable(previous))
         self.figures["rolled_back_seconds"] = time.monotonic() - began
         self.figures["rolled_back_to_previous"] = self._status()["stableRevision"] == previous
         seconds = self.figures["rolled_back_seconds"]
@@ -180,7 +180,8 @@ class Story:
         self.narrator.show(f"{prompt}>>>{''.join(pieces)}")
 
     def _status(self) -> dict[str, Any]:
-        status: dict[str, Any] = self.stage.resource(NAMESPACE, NAME).get("status", {})
+        assert self.seen is not None
+        status: dict[str, Any] = self.seen().get("status", {})
         return status
 
     def _condition(self, kind: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from examples.demo.stage import PAIRS, PAIRS_FOLDER
 
 from tandem_devcluster.build import ensure_built
 from tandem_devcluster.lifecycle import Plan, start, stop
@@ -28,12 +29,19 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cluster(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[Cluster]:
     """The running cluster: nodes cpu-0, l4-0 (4 GPUs) and h100-0 (8 GPUs); crash back-off is 1, 2, 4, ... seconds."""
     state = StateFolder(tmp_path_factory.mktemp("devcluster") / "state")
-    machines = tuple(replace(machine, folders={MODELS: str(models)}) for machine in DEFAULT_MACHINES)
+    folders = {MODELS: str(models), PAIRS: str(PAIRS_FOLDER)}
+    machines = tuple(replace(machine, folders=folders) for machine in DEFAULT_MACHINES)
     start(state, asyncio.run(ensure_built()), Plan(machines, backoff_base_seconds=1.0))
     try:
         yield Cluster(state)
     finally:
         stop(state)
+
+
+@pytest.fixture(scope="module")
+def without_crd(cluster: Cluster) -> None:
+    """A release that was uninstalled keeps its CRD, and Helm would not let another release take it over."""
+    cluster.kubectl("delete", "crd/speculativedeployments.tandem.dev", "--ignore-not-found")
 
 
 @pytest.fixture

@@ -118,21 +118,19 @@ SPEC = {
 
 
 @pytest.fixture(scope="module")
-def installed(cluster: Cluster, models: Path) -> Iterator[Installed]:
+def installed(without_crd: None, cluster: Cluster, models: Path) -> Iterator[Installed]:
     """The chart installed with two replicas, and one object applied."""
     system, namespace = (f"{role}-{secrets.token_hex(4)}" for role in ("system", "serving"))
     for role in ("target", "draft"):
         write_model(models / role)
     cluster.kubectl("create", "namespace", namespace)
-    # A release that was uninstalled keeps its CRD, and Helm would not let another release take it over.
-    cluster.kubectl("delete", "crd/speculativedeployments.tandem.dev", "--ignore-not-found")
     install = ("--create-namespace", "--set", "replicaCount=2", "--wait", "--timeout", "55s")
     cluster.helm("install", "tandem", CHART, "-n", system, *install)
     body = {"apiVersion": "tandem.dev/v1alpha1", "kind": "SpeculativeDeployment", "metadata": {"name": NAME}}
     cluster.apply({**body, "spec": SPEC}, namespace=namespace)
     yield Installed(cluster, system, namespace)
     cluster.helm("uninstall", "tandem", "-n", system)
-    cluster.kubectl("delete", "namespace", namespace, system, "--wait=false")
+    cluster.kubectl("delete", "namespace", namespace, system)
 
 
 def test_the_object_becomes_ready_and_answers_through_its_service(installed: Installed) -> None:

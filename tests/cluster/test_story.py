@@ -1,4 +1,4 @@
-"""The demo's story on a fresh control plane, asserted; then the same texts with speculation on and off, for each draft.
+"""The demo's story, asserted; then the same texts with speculation on and off, for each draft.
 
 Sampled texts are compared in coupled verification, where a draft may change speed and never text.
 """
@@ -13,10 +13,12 @@ from typing import Any
 import httpx
 import pytest
 from examples.demo.narrator import Narrator
-from examples.demo.stage import PAIRS, Stage
+from examples.demo.stage import PAIRS, SYSTEM_NAMESPACE, Stage
 from examples.demo.story import NAME, NAMESPACE, PROMPTS, Story
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+from tandem_devcluster.testing import Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 CONTINUED = 50
 TOKENS = 32
@@ -32,13 +34,14 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
-    stage = Stage(tmp_path_factory.mktemp("story") / "state")
-    stage.cluster_up()
+def told(without_crd: None, cluster: Cluster) -> Iterator[Told]:
+    stage = Stage(cluster)
     try:
-        yield Told(stage, Story(stage, Narrator(out=sys.stderr)).tell())
+        with stage.relays:
+            yield Told(stage, Story(stage, Narrator(out=sys.stderr)).tell())
     finally:
-        stage.cluster_down()
+        cluster.helm("uninstall", "tandem", "-n", SYSTEM_NAMESPACE)
+        cluster.kubectl("delete", "namespace", NAMESPACE, SYSTEM_NAMESPACE)
 
 
 def test_speculation_pays_on_traffic_that_the_draft_knows(told: Told) -> None:
@@ -72,7 +75,7 @@ def test_an_alert_rolls_back_to_the_previous_revision_within_seconds(told: Told)
 def test_fifty_texts_are_the_same_with_speculation_on_and_off(told: Told, draft: str) -> None:
     """Greedy and sampled, in fp32, through gateway, draft and target of the cluster."""
     told.stage.kubectl("delete", "specdep", "--all", "-n", NAMESPACE, "--wait")
-    told.stage.kubectl("apply", "-f", "-", given=json.dumps(exact_object(draft)))
+    told.stage.kubectl("apply", "-f", "-", stdin=json.dumps(exact_object(draft)))
     told.stage.kubectl("wait", "specdep", NAME, "-n", NAMESPACE, "--for=condition=DraftReady", "--timeout=120s")
     told.stage.kubectl("wait", "specdep", NAME, "-n", NAMESPACE, "--for=condition=Ready", "--timeout=120s")
     url = told.stage.forward(NAMESPACE, NAME, 8000)
