@@ -57,11 +57,17 @@ class Cluster:
         found: Object = json.loads(self.kubectl("get", "-n", namespace, "-o", "json", *what))
         return found
 
-    def wait(self, *what: str, namespace: str, until: Callable[[Object], bool], deadline_seconds: int = 30) -> Object:
-        """Watch an existing object until it is as wanted; a `TimeoutError` shows it as it was last."""
+    def wait(
+        self, kind: str, name: str, *, namespace: str, until: Callable[[Object], bool], deadline_seconds: int = 30
+    ) -> Object:
+        """Watch an object until it is as wanted; a `TimeoutError` shows it as it was last.
+
+        It is watched as a list of one. When kubectl watches an object by its name, it gets it, opens a watch at the
+        object's latest version, and shows nothing of the first answer: a change between the two would never be seen.
+        """
         last: Object = {}
-        watch = ("get", *what, "-n", namespace, "-o", "json", "--watch", f"--request-timeout={deadline_seconds}s")
-        command = (str(self.state.bin / "kubectl"), *watch)
+        watch = ("get", kind, f"--field-selector=metadata.name={name}", "-n", namespace, "-o", "json", "--watch")
+        command = (str(self.state.bin / "kubectl"), *watch, f"--request-timeout={deadline_seconds}s")
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             assert process.stderr is not None
@@ -71,7 +77,7 @@ class Cluster:
                     return last
             reason = process.stderr.read()
         shown = json.dumps(last.get("status", last), indent=1)
-        raise TimeoutError(f"{' '.join(what)} was not as wanted in {deadline_seconds} s: {shown}\n{reason}")
+        raise TimeoutError(f"{kind} {name} was not as wanted in {deadline_seconds} s: {shown}\n{reason}")
 
     @contextmanager
     def follow(self, *what: str, namespace: str) -> Iterator["Followed"]:
@@ -101,9 +107,17 @@ class Cluster:
                 process.terminate()
 
     def audit(self) -> Iterator[Object]:
-        """The API server's audit log so far: every request with its verb, user, object and answer."""
-        for line in self.state.audit_log.read_text().splitlines():
-            yield json.loads(line)
+        """The API server's audit log so far: every request with its verb, user, object and answer.
+
+        The user of a request that failed authentication is an empty object.
+        """
+        for line in self.state.audit_log.read_text().splitlines(keepends=True):
+            if line.endswith("\n"):  # the last one may be half written
+                yield json.loads(line)
+
+    def requests(self, user: str) -> list[Object]:
+        """The audit entries of one user, in order."""
+        return [entry for entry in self.audit() if entry["user"].get("username") == user]
 
     def _devcluster(self, *arguments: str) -> tuple[str, ...]:
         return (sys.executable, "-m", "tandem_devcluster", "--state", str(self.state.root), *arguments)

@@ -84,7 +84,7 @@ class Installed:
         return str(found[0]["metadata"]["name"])
 
     def requests(self, account: str) -> list[Object]:
-        return [entry for entry in self.cluster.audit() if entry["user"]["username"] == account]
+        return self.cluster.requests(account)
 
 
 def conditions(found: Object) -> dict[str, Any]:
