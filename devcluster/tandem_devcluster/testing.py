@@ -60,14 +60,9 @@ class Cluster:
     def wait(
         self, kind: str, name: str, *, namespace: str, until: Callable[[Object], bool], deadline_seconds: int = 30
     ) -> Object:
-        """Watch an object until it is as wanted; a `TimeoutError` shows it as it was last.
-
-        It is watched as a list of one. When kubectl watches an object by its name, it gets it, opens a watch at the
-        object's latest version, and shows nothing of the first answer: a change between the two would never be seen.
-        """
+        """Watch an object until it is as wanted; a `TimeoutError` shows it as it was last."""
         last: Object = {}
-        watch = ("get", kind, f"--field-selector=metadata.name={name}", "-n", namespace, "-o", "json", "--watch")
-        command = (str(self.state.bin / "kubectl"), *watch, f"--request-timeout={deadline_seconds}s")
+        command = (*self._watch(kind, name, namespace), f"--request-timeout={deadline_seconds}s")
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             assert process.stderr is not None
@@ -80,10 +75,9 @@ class Cluster:
         raise TimeoutError(f"{kind} {name} was not as wanted in {deadline_seconds} s: {shown}\n{reason}")
 
     @contextmanager
-    def follow(self, *what: str, namespace: str) -> Iterator["Followed"]:
-        """Watch one object for as long as the block runs: `follow("specdep", "chat", namespace="llm")`."""
-        watch = ("get", *what, "-n", namespace, "-o", "json", "--watch")
-        with subprocess.Popen((str(self.state.bin / "kubectl"), *watch), stdout=subprocess.PIPE, text=True) as process:
+    def follow(self, kind: str, name: str, *, namespace: str) -> Iterator["Followed"]:
+        """Watch one object for as long as the block runs."""
+        with subprocess.Popen(self._watch(kind, name, namespace), stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             followed = Followed(process.stdout)
             try:
@@ -118,6 +112,15 @@ class Cluster:
     def requests(self, user: str) -> list[Object]:
         """The audit entries of one user, in order."""
         return [entry for entry in self.audit() if entry["user"].get("username") == user]
+
+    def _watch(self, kind: str, name: str, namespace: str) -> tuple[str, ...]:
+        """An object is watched as a list of one.
+
+        When kubectl watches an object by its name, it gets it, opens a watch at the object's latest version, and shows
+        nothing of the first answer: a change between the two would never be seen.
+        """
+        client, one = str(self.state.bin / "kubectl"), f"--field-selector=metadata.name={name}"
+        return client, "get", kind, one, "-n", namespace, "-o", "json", "--watch"
 
     def _devcluster(self, *arguments: str) -> tuple[str, ...]:
         return (sys.executable, "-m", "tandem_devcluster", "--state", str(self.state.root), *arguments)
