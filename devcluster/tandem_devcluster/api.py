@@ -17,7 +17,7 @@ from tandem_devcluster.kubeconfig import Access
 
 Object = dict[str, Any]
 
-_REQUEST_SECONDS = 30
+_REQUEST_SECONDS = 10  # a node that waits longer for one answer misses the beats that keep it Ready
 _WATCH_SECONDS = 300
 _GONE = 410
 

@@ -35,7 +35,8 @@ class Child:
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
         try:
-            await asyncio.wait_for(self._process.wait(), _STOP_SECONDS)
+            async with asyncio.timeout(_STOP_SECONDS):
+                await self._process.wait()
         except TimeoutError:
             self._process.kill()
 

@@ -7,8 +7,8 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -127,13 +127,9 @@ class ContainerRunner:
         self._update(replace(begun, started=self.container.startup is None, restarts=self._attempt))
         self._around.events.normal("Started", f"Started container {self.container.name}")
         cause = _Cause()
-        watching = asyncio.create_task(self._watch(process, cause))
-        code = await process.wait()
-        watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await watching
-        self._process = None
-        return self._terminated(self._explain(code, cause, started_at))
+        async with _beside(self._watch(process, cause)):
+            code = await process.wait()
+            return self._terminated(self._explain(code, cause, started_at))
 
     async def _start(self) -> ContainerProcess:
         """Start the process, for as long as it takes until everything it refers to is there."""
@@ -168,11 +164,10 @@ class ContainerRunner:
         if self.container.startup is not None and not await self._pass_startup(prober, self.container.startup):
             await self._fail("Startup", process, cause)
             return
-        self._update(replace(self.status, started=True, ready=self.container.readiness is None))
-        self._started.set()
+        self._see_started(process)
         async with asyncio.TaskGroup() as group:
             if self.container.readiness is not None:
-                group.create_task(self._follow_readiness(prober, self.container.readiness))
+                group.create_task(self._follow_readiness(prober, self.container.readiness, process))
             if self.container.liveness is not None:
                 group.create_task(self._follow_liveness(prober, self.container.liveness, process, cause))
 
@@ -184,12 +179,17 @@ class ContainerRunner:
                 return streak.verdict
         raise AssertionError("answers never end")
 
-    async def _follow_readiness(self, prober: Prober, probe: Probe) -> None:
+    def _see_started(self, process: ContainerProcess) -> None:
+        if self._process is process:
+            self._update(replace(self.status, started=True, ready=self.container.readiness is None))
+            self._started.set()
+
+    async def _follow_readiness(self, prober: Prober, probe: Probe, process: ContainerProcess) -> None:
         async for answer, streak in prober.answers(probe):
             if not answer.healthy:
                 self._around.events.warning("Unhealthy", f"Readiness probe failed: {answer.detail}")
             ready = streak.verdict is True
-            if ready != self.status.ready:
+            if self._process is process:  # an answer may come with or after the end, which is the last word
                 self._update(replace(self.status, ready=ready))
 
     async def _follow_liveness(self, prober: Prober, probe: Probe, process: ContainerProcess, cause: _Cause) -> None:
@@ -231,7 +231,8 @@ class ContainerRunner:
             self._around.events.warning("BackOff", text)
             self._update(self.status.moved(Waiting("CrashLoopBackOff", text)))
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), delay)
+            async with asyncio.timeout(delay):
+                await self._stopping.wait()
         return self._stopping.is_set()
 
     def _explain(self, code: int, cause: _Cause, started_at: str) -> Terminated:
@@ -259,3 +260,16 @@ class ContainerRunner:
         if status != self.status:
             self.status = status
             self._around.changed()
+
+
+@asynccontextmanager
+async def _beside(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    """Do the work for as long as the block runs, however the block ends."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a container's watch ended before the container", exc_info=error)

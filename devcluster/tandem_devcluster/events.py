@@ -17,6 +17,8 @@ from tandem_devcluster.workload import Workload
 
 _log = logging.getLogger(__name__)
 
+_NOT_FOUND = 404
+
 
 @dataclass(slots=True)
 class _Written:
@@ -52,10 +54,8 @@ class PodEvents:
         try:
             async with self._in_order:
                 known = self._written.get((reason, message))
-                if known is None:
+                if known is None or not await self._count_again(known):
                     self._written[reason, message] = await self._create(kind, reason, message)
-                else:
-                    await self._count_again(known)
         except (ApiError, aiohttp.ClientError, TimeoutError) as error:
             pod = self._workload
             _log.info("event %s of %s/%s not written: %s", reason, pod.namespace, pod.name, error)
@@ -83,7 +83,14 @@ class PodEvents:
         await self._api.create(build_path("events", namespace=pod.namespace), event)
         return _Written(name, 1)
 
-    async def _count_again(self, known: _Written) -> None:
+    async def _count_again(self, known: _Written) -> bool:
+        """Whether the event is still there; the API server forgets each after an hour."""
         known.count += 1
         path = build_path("events", namespace=self._workload.namespace, name=known.name)
-        await self._api.patch(path, {"count": known.count, "lastTimestamp": now_seconds()})
+        try:
+            await self._api.patch(path, {"count": known.count, "lastTimestamp": now_seconds()})
+        except ApiError as error:
+            if error.status != _NOT_FOUND:
+                raise
+            return False
+        return True

@@ -40,7 +40,7 @@ _WRITE_RETRY_SECONDS = 0.5
 _REFRESH_SECONDS = 20.0  # of volumes made of config maps, secrets and tokens; a kubelet takes about a minute
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _LOST_CODE = 137
-_GONE = (404, 409)  # the pod is no more, or another pod has its name
+_NOT_FOUND = 404
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,7 @@ class PodWorker:
         self._volumes = Volumes(self._folder / "volumes", self._references)
         self._runners = {entry.name: self._make_runner(entry) for entry in self.workload.everything}
         self._dirty = asyncio.Event()
+        self._writing = asyncio.Lock()
         self._written: Object = {}
         self._failure = ""
         self._started_at = pod.get("status", {}).get("startTime") or now_seconds()
@@ -115,9 +116,17 @@ class PodWorker:
                 await self._stop(sidecars, self.workload.grace_seconds)
         except PodConfigError as error:
             self._failure = str(error)
+        except Exception as error:
+            _log.exception("pod %s/%s is given up", self.workload.namespace, self.workload.name)
+            self._give_up(f"the node's agent failed: {error}")
         finally:
             refreshing.cancel()
             self._dirty.set()
+
+    def _give_up(self, why: str) -> None:
+        self._failure = why
+        for runner in self._runners.values():
+            runner.kill()
 
     async def _run_init_containers(self) -> "Sequence[ContainerRunner] | None":
         """Run them in order; the sidecars among them stay. None when one has failed for good."""
@@ -233,7 +242,8 @@ class PodWorker:
         await asyncio.gather(*(runner.stop(grace_seconds) for runner in runners))
 
     async def _write_last_status(self) -> None:
-        self._tasks[1].cancel()
+        async with self._writing:  # given up half-way, an older write could still land after the last one
+            self._tasks[1].cancel()
         with suppress(ApiError, aiohttp.ClientError, TimeoutError):  # the deletion that follows is what counts
             await self._write()
 
@@ -243,12 +253,10 @@ class PodWorker:
             try:
                 await self._host.api.delete(self._path(), options)
                 return
-            except ApiError as error:
-                if error.status in _GONE:
+            except (ApiError, aiohttp.ClientError, TimeoutError) as error:
+                if _is_gone(error):
                     return
-                _log.warning("deletion of %s not finished: %s", self.workload.name, error)
-            except (aiohttp.ClientError, TimeoutError) as error:
-                _log.warning("deletion of %s not finished: %s", self.workload.name, error)
+                _log.warning("deletion of %s not finished: %r", self.workload.name, error)
             await asyncio.sleep(_WRITE_RETRY_SECONDS)
 
     async def _publish(self) -> None:
@@ -258,25 +266,23 @@ class PodWorker:
             self._dirty.clear()
             try:
                 await self._write()
-            except ApiError as error:
-                if error.status in _GONE:
+            except (ApiError, aiohttp.ClientError, TimeoutError) as error:
+                if _is_gone(error):
                     return
-                _log.warning("status of %s not written: %s", self.workload.name, error)
-                self._dirty.set()
-                await asyncio.sleep(_WRITE_RETRY_SECONDS)
-            except (aiohttp.ClientError, TimeoutError) as error:
-                _log.warning("status of %s not written: %s", self.workload.name, error)
+                _log.warning("status of %s not written: %r", self.workload.name, error)
                 self._dirty.set()
                 await asyncio.sleep(_WRITE_RETRY_SECONDS)
 
     async def _write(self) -> None:
-        before = self._written or self._pod.get("status", {})
-        status = build_status(self._picture(), now=now_seconds(), before=before.get("conditions", ()))
-        if status == self._written:
-            return
-        patch = {"metadata": {"uid": self.workload.uid}, "status": status}
-        await self._host.api.patch(self._path("status"), patch)
-        self._written = status
+        """Write what is, unless it is what was written; one write at a time, so that none overtakes another."""
+        async with self._writing:
+            before = self._written or self._pod.get("status", {})
+            status = build_status(self._picture(), now=now_seconds(), before=before.get("conditions", ()))
+            if status == self._written:
+                return
+            patch = {"metadata": {"uid": self.workload.uid}, "status": status}
+            await self._host.api.patch(self._path("status"), patch)
+            self._written = status
 
     def _picture(self) -> PodPicture:
         conditions = self._pod.get("status", {}).get("conditions", ())
@@ -307,6 +313,11 @@ def _lost_run(now: str) -> Terminated:
     return Terminated(
         _LOST_CODE, "ContainerStatusUnknown", now, now, "the node's agent ended, and its containers with it"
     )
+
+
+def _is_gone(error: Exception) -> bool:
+    """Whether there is no such object. A conflict is no proof: when another pod has the name, the watch says so."""
+    return isinstance(error, ApiError) and error.status == _NOT_FOUND
 
 
 async def _run(runner: ContainerRunner) -> None:

@@ -120,7 +120,8 @@ class ContainerProcess:
         )
         launcher = await _launch("exec", orders)
         try:
-            output, _ = await asyncio.wait_for(launcher.communicate(), timeout_seconds)
+            async with asyncio.timeout(timeout_seconds):
+                output, _ = await launcher.communicate()
         finally:
             if launcher.returncode is None:
                 launcher.kill()  # takes the command with it

@@ -14,6 +14,7 @@ import openai
 import pytest
 from tests.seams.tokenizer_folders import byte_level_folder, letters_folder
 
+from tandem_runtime import main
 from tandem_runtime.settings import read_settings
 
 SCRIPTED = "scripted:tandem_runtime.engines.scripted:"
@@ -34,16 +35,12 @@ def served(*arguments: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
                 process.kill()
 
 
-def run(command: str, *arguments: str, environment: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
-    """To its end; free ports unless the arguments say otherwise."""
-    return subprocess.run(
-        [*COMMAND, command, "--port", "0", "--admin-port", "0", *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=environment,
-    )
+def run(command: str, *arguments: str) -> int:
+    """In this process, to its end; free ports unless the arguments say otherwise."""
+    with pytest.raises(SystemExit) as ended:
+        main.main([command, "--port", "0", "--admin-port", "0", *arguments])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
 
 
 def test_a_pair_is_served_by_one_command_and_drains_at_the_end(tmp_path: Path) -> None:
@@ -94,24 +91,33 @@ def test_the_admin_port_tells_metrics_evidence_and_readiness(tmp_path: Path) -> 
     ],
 )
 def test_a_wrong_start_is_one_line_that_says_what_to_do(
-    tmp_path: Path, arguments: tuple[str, ...], code: int, said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], code: int, said: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         known = {"letters": str(letters_folder(tmp_path)), "taken": str(taken.getsockname()[1])}
         given = [argument.format(**known) for argument in arguments]
         ended = run("serve", *given)
-    lines = [line for line in ended.stderr.splitlines() if "level=INFO" not in line]
-    assert (ended.returncode, len(lines)) == (code, 1), ended.stderr
+    lines = capsys.readouterr().err.splitlines()
+    assert (ended, len(lines)) == (code, 1), lines
     assert said.format(**known) in lines[0]
 
 
-def test_the_clusters_gateway_asks_for_its_tokenizer_and_an_api(tmp_path: Path) -> None:
-    environment = {"KUBECONFIG": str(tmp_path / "absent")}
+def test_a_wrong_start_ends_the_process_with_that_line_and_code() -> None:
+    ended = subprocess.run([*COMMAND, "serve", *PAIR], check=False, capture_output=True, text=True, timeout=60)
+    lines = [line for line in ended.stderr.splitlines() if "level=INFO" not in line]
+    assert (ended.returncode, len(lines)) == (1, 1), ended.stderr
+    assert "--tokenizer is missing" in lines[0]
+
+
+def test_the_clusters_gateway_asks_for_its_tokenizer_and_an_api(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
     command = ("gateway", "--deployment", "chat", "--namespace", "llm")
-    without = run(*command, environment=environment)
-    with_it = run(*command, "--tokenizer", str(byte_level_folder(tmp_path)), environment=environment)
-    assert (without.returncode, "--tokenizer is missing" in without.stderr) == (1, True)
-    assert (with_it.returncode, "no Kubernetes API by KUBECONFIG" in with_it.stderr) == (1, True)
+    assert run(*command) == 1
+    assert "--tokenizer is missing" in capsys.readouterr().err
+    assert run(*command, "--tokenizer", str(byte_level_folder(tmp_path))) == 1
+    assert "no Kubernetes API by KUBECONFIG" in capsys.readouterr().err
 
 
 def test_the_kubeconfig_comes_from_the_environment() -> None:
