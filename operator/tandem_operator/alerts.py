@@ -19,8 +19,9 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
 
 from tandem_operator.domain.errors import ClusterError, SpecError, Unavailable
+from tandem_operator.domain.nested import text, texts
 from tandem_operator.domain.webhook import ANNOTATION_PREFIX, Firing, annotation, read_webhook
-from tandem_operator.ports import Cluster, Json, Key, Kind
+from tandem_operator.ports import Cluster, Key, Kind
 
 BODY_BYTES = 1 << 20
 """Alertmanager's largest sensible group is far below this; more is refused with 413."""
@@ -82,8 +83,8 @@ class AlertSink:
         found = await self._cluster.get(Kind.SPECULATIVE_DEPLOYMENT, key.namespace, key.name)
         if found is None:
             return "unknown"
-        uid, present = uid_and_alerts(found)
-        name, value = annotation(alert, uid=uid)
+        present = [name for name in texts(found, "metadata", "annotations") if name.startswith(ANNOTATION_PREFIX)]
+        name, value = annotation(alert, uid=text(found, "metadata", "uid"))
         if name in present:
             return "repeated"
         if len(present) >= MOST_PENDING:
@@ -91,14 +92,6 @@ class AlertSink:
         await self._cluster.annotate(Kind.SPECULATIVE_DEPLOYMENT, key, {name: value})
         log.info("alert recorded key=%s name=%s", key, alert.name)
         return "recorded"
-
-
-def uid_and_alerts(found: Json) -> tuple[str, frozenset[str]]:
-    """The object's uid, and the names of the alert annotations that wait on it."""
-    metadata = found["metadata"]
-    assert isinstance(metadata, dict)
-    names = metadata.get("annotations") or {}
-    return str(metadata["uid"]), frozenset(name for name in names if name.startswith(ANNOTATION_PREFIX))
 
 
 def problem(status: int, message: str) -> web.Response:

@@ -17,7 +17,7 @@ import aiohttp
 from kubernetes.aio import client, config
 
 from tandem_operator.domain.errors import ClusterError, Conflict, Forbidden, Refused, Unavailable
-from tandem_operator.domain.observed import text
+from tandem_operator.domain.nested import text
 from tandem_operator.ports import Json, Key, Kind
 
 SIGNED: Mapping[str, str] = {"fieldManager": "tandem-operator"}
@@ -100,10 +100,7 @@ def _words(data: bytes) -> str | None:
 
 def object_place(body: Json) -> tuple[str | None, str]:
     """Namespace and name of an object."""
-    metadata = body["metadata"]
-    assert isinstance(metadata, Mapping)
-    namespace = metadata.get("namespace")
-    return (None if namespace is None else str(namespace)), str(metadata["name"])
+    return text(body, "metadata", "namespace") or None, text(body, "metadata", "name")
 
 
 class KubeCluster:
@@ -125,7 +122,7 @@ class KubeCluster:
         return tuple(sorted(kinded, key=lambda item: item["metadata"]["name"]))
 
     async def create(self, kind: Kind, body: Json) -> Json:
-        namespace = text(body, "metadata", "namespace") or None
+        namespace, _ = object_place(body)
         return await self._request("POST", path_of(kind, namespace), query=SIGNED, body=body)
 
     async def apply(self, kind: Kind, body: Json) -> Json:

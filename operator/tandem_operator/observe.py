@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from tandem_operator.domain.errors import Forbidden
+from tandem_operator.domain.nested import held, items, mapping, number, text, texts
 from tandem_operator.domain.observed import (
     LABEL_DEPLOYMENT,
     Child,
@@ -17,14 +18,9 @@ from tandem_operator.domain.observed import (
     Observed,
     Pod,
     Resource,
-    held,
-    items,
-    mapping,
     newest_before,
-    number,
+    owner_uids,
     read_pod,
-    text,
-    texts,
 )
 from tandem_operator.domain.quantity import amount
 from tandem_operator.domain.revision import Role
@@ -123,11 +119,7 @@ def read_resource(body: Json) -> Resource:
 
 def children_of(uid: str, bodies: list[Json]) -> tuple[Child, ...]:
     """Those that name the resource as their owner; another's object under our label is not ours."""
-    return tuple(Child(_without_managed_fields(body)) for body in bodies if _owned_by(uid, body))
-
-
-def _owned_by(uid: str, body: Json) -> bool:
-    return any(text(owner, "uid") == uid for owner in items(body, "metadata", "ownerReferences"))
+    return tuple(Child(_without_managed_fields(body)) for body in bodies if uid in owner_uids(body))
 
 
 def _made_by(children: tuple[Child, ...], pod: Json) -> bool:

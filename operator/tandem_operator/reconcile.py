@@ -13,7 +13,8 @@ from tandem_operator.domain.conditions import report
 from tandem_operator.domain.decide import decide
 from tandem_operator.domain.decision import Decision
 from tandem_operator.domain.errors import SpecError, TandemError
-from tandem_operator.domain.observed import Observed, number
+from tandem_operator.domain.nested import number
+from tandem_operator.domain.observed import Observed
 from tandem_operator.domain.plan import plan
 from tandem_operator.observe import Sources, observe
 from tandem_operator.ports import Json, Key, Kind

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple, Protocol
 
-from tandem_operator.domain.observed import held, items
+from tandem_operator.domain.nested import held, items
 from tandem_operator.ports import Json, Kind
 
 LEASE_NAME = "tandem-operator"

@@ -15,7 +15,8 @@ from datetime import datetime
 from tandem_operator.domain import health, progress, record
 from tandem_operator.domain.actions import Outcome, Verb
 from tandem_operator.domain.decision import CheckVerdict, Decision, Figures, GateResult, GateVerdict
-from tandem_operator.domain.observed import Observed, Pod, StoredRevision, items, mapping, number, text
+from tandem_operator.domain.nested import items, mapping, number, text
+from tandem_operator.domain.observed import Observed, Pod, StoredRevision
 from tandem_operator.domain.progress import Progress, SpeculationReason, SpeculationState, Stage
 from tandem_operator.domain.revision import NOTHING, Role, RoleHash
 from tandem_operator.domain.templates import Owner, selector

@@ -24,7 +24,8 @@ from tandem_operator.domain.decision import (
     Weight,
 )
 from tandem_operator.domain.errors import SpecError
-from tandem_operator.domain.observed import Observed, number, text
+from tandem_operator.domain.nested import number, text
+from tandem_operator.domain.observed import Observed
 from tandem_operator.domain.progress import Progress, SpeculationReason, SpeculationState, Stage
 from tandem_operator.domain.revision import Revision, Role
 from tandem_operator.domain.situation import Course, Situation

@@ -29,7 +29,8 @@ from tandem_operator.domain.actions import Action, Plan, Verb
 from tandem_operator.domain.alerts import PREFIX
 from tandem_operator.domain.decision import Decision, JsonObject, PodsWanted
 from tandem_operator.domain.errors import Bug
-from tandem_operator.domain.observed import GROUP, Child, Observed, Pod, mapping, number, text
+from tandem_operator.domain.nested import mapping, number, text
+from tandem_operator.domain.observed import GROUP, Child, Observed, Pod
 from tandem_operator.domain.revision import Role, revision_of
 from tandem_operator.domain.spec import Spec
 from tandem_operator.domain.templates import Owner

@@ -12,7 +12,8 @@ from tandem_operator.domain import gates
 from tandem_operator.domain.decision import CheckResult, Event, GateResult, JsonObject, Mark, Weight
 from tandem_operator.domain.errors import SpecError
 from tandem_operator.domain.evidence import Evidence
-from tandem_operator.domain.observed import Observed, RevisionVerdict, StoredRevision, items, number
+from tandem_operator.domain.nested import items, number
+from tandem_operator.domain.observed import Observed, RevisionVerdict, StoredRevision
 from tandem_operator.domain.progress import Progress
 from tandem_operator.domain.revision import Revision, RevisionName, Role, RoleHash, revision_of
 from tandem_operator.domain.spec import Spec, parse
