@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from tandem_operator.metrics import LookMetrics
 from tandem_operator.ports import Json, Key, Kind
-from tandem_operator.probes import SILENCE_SECONDS, Health, WatchAge
+from tandem_operator.probes import SILENCE_SECONDS, Health
 from tandem_operator.rights import AT_HOME, IN_WATCHED, Lacking, Right, find_lacking
 from tandem_operator.testing import FixedClock
 from tandem_operator.worklist import Worklist
@@ -69,7 +69,7 @@ async def test_an_authoriser_that_cannot_list_its_rules_is_believed() -> None:
 
 
 def test_readiness_names_what_is_missing() -> None:
-    health = Health(FixedClock(), WatchAge())
+    health = Health(FixedClock())
     assert health.ready() == "the API server has not said yet which rights we have"
     health.lacking = Lacking(("update a in home", "list b in home"), ("list nodes in home",))
     assert health.ready() == "rights are missing: update a in home, list b in home"
@@ -84,7 +84,7 @@ async def test_an_operator_with_nothing_to_look_at_is_alive_and_one_that_hangs_i
         raise AssertionError("nobody runs the worklist here")
 
     worklist: Worklist[Key] = Worklist(look, clock=clock)
-    health = Health(clock, WatchAge(0.0), worklist=worklist)
+    health = Health(clock, worklist=worklist)
     clock.advance(SILENCE_SECONDS * 10)
     assert health.alive() is None
     await worklist.add(Key("llm", "chat"))
@@ -105,7 +105,7 @@ async def test_gauges_and_looks_are_in_the_registry() -> None:
 
     timed = LookMetrics(registry, clock).timed(look)
     worklist: Worklist[Key] = Worklist(timed, clock=clock)
-    health = Health(clock, WatchAge(0.0), leading=True, worklist=worklist)
+    health = Health(clock, leading=True, worklist=worklist)
     health.expose(registry)
     await worklist.add(Key("llm", "chat"))
     assert [await timed(Key("llm", name)) for name in ("chat", "gone")] == [1.0, None]
@@ -119,3 +119,5 @@ async def test_gauges_and_looks_are_in_the_registry() -> None:
     gauges = ("leading", "queue_depth", "watch_age_seconds", "queue_overdue_seconds")
     values = [registry.get_sample_value(f"tandem_operator_{name}") for name in gauges]
     assert values == [1.0, 1.0, 6.0, 0.0]
+    health.heard()
+    assert registry.get_sample_value("tandem_operator_watch_age_seconds") == 0.0
