@@ -20,7 +20,7 @@ from typing import Final, Self
 
 import grpc.aio
 
-from tandem_runtime.domain.errors import BadRequest, DraftLost, TandemError, TargetLost
+from tandem_runtime.domain.errors import BadRequest, DraftLost, TandemError, TargetLost, origin
 from tandem_runtime.domain.tokens import (
     Capabilities,
     Opened,
@@ -126,7 +126,7 @@ class RemotePeer:
         except BadRequest as error:
             return f"the peer speaks another protocol: {error}"
         except Exception as error:  # a fault of ours must not end the keeping: without it the peer is lost for good
-            logger.exception("link failed peer=%s", self.address)
+            logger.error("link failed peer=%s error=%s", self.address, origin(error))
             return f"a fault at this end, {type(error).__name__}"
         return "the peer ended the stream"
 
