@@ -30,7 +30,6 @@ MOST_PENDING = 20
 
 log = logging.getLogger(__name__)
 
-Connect = Callable[[], Awaitable[Cluster]]
 Probe = Callable[[], str | None]
 """None: fine; else what is wrong, in one line."""
 
