@@ -253,7 +253,7 @@ def _reconciling(view: View) -> GateResult:
     if unsettled:
         return GateResult(_TRUE, "WaitingForPods", f"{', '.join(unsettled)}: not every pod is current and ready")
     in_force = number(decision.policy, "number")
-    behind = [pod.name for pod in seen.of_role(Role.GATEWAY) if not _follows(view, pod, in_force)]
+    behind = [pod.name for pod in seen.of_role(Role.GATEWAY) if not seen.follows(pod, in_force)]
     if behind:
         return GateResult(_TRUE, "WaitingForGateways", f"policy {in_force} has not reached every gateway")
     return GateResult(_FALSE, "Settled", "everything is as the spec asks")
@@ -267,11 +267,6 @@ def _rollout_ahead(decision: Decision) -> bool:
 def _is_bad(decision: Decision) -> bool:
     last = decision.progress.rolled_back
     return last is not None and last.bad and last.revision == decision.current
-
-
-def _follows(view: View, pod: Pod, in_force: int) -> bool:
-    document = view.seen.documents.get(pod.name)
-    return document is not None and document.policy >= in_force
 
 
 def _stalled(view: View) -> GateResult:
@@ -448,7 +443,7 @@ def _gateway(view: View) -> dict[str, object]:
         "replicas": 0 if workload is None else workload.total,
         "ready": 0 if workload is None else workload.ready,
         "policy": in_force,
-        "policyObservedBy": sum(_follows(view, pod, in_force) for pod in gateways) if in_force else 0,
+        "policyObservedBy": sum(view.seen.follows(pod, in_force) for pod in gateways) if in_force else 0,
     }
 
 

@@ -226,6 +226,11 @@ class Observed:
     def documents(self) -> Mapping[str, Document]:
         return {} if self.scrape is None else self.scrape.documents
 
+    def follows(self, gateway: Pod, policy: int) -> bool:
+        """Whether a gateway says that it has heard of this policy or a later one."""
+        document = self.documents.get(gateway.name)
+        return document is not None and document.policy >= policy
+
     def of_role(self, role: Role) -> tuple[Pod, ...]:
         return tuple(pod for pod in self.pods if pod.role is role and not pod.leaving)
 

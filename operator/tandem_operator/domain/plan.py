@@ -225,7 +225,7 @@ def _goodbye(decision: Decision, seen: Observed, owner: Owner) -> Iterator[Actio
     """What is no longer needed, once nothing is left to write and every gateway follows the policy in force."""
     gateways = seen.of_role(Role.GATEWAY)
     in_force = number(decision.policy, "number")
-    behind = [pod for pod in gateways if pod.ready and not _follows(pod, seen, in_force)]
+    behind = [pod for pod in gateways if pod.ready and not seen.follows(pod, in_force)]
     if behind:
         yield from _replace_stuck(behind, decision, seen, owner)
         return
@@ -238,10 +238,6 @@ def _goodbye(decision: Decision, seen: Observed, owner: Owner) -> Iterator[Actio
                 yield _delete(budget, "its pods go")
     for revision in decision.forgotten:
         yield _delete(seen.child("ControllerRevision", f"{owner.name}-{revision}"), "beyond spec.revisionHistoryLimit")
-
-
-def _follows(pod: Pod, seen: Observed, in_force: int) -> bool:
-    return pod.name in seen.documents and seen.documents[pod.name].policy >= in_force
 
 
 def _replace_stuck(behind: list[Pod], decision: Decision, seen: Observed, owner: Owner) -> Iterator[Action]:
