@@ -7,6 +7,6 @@ from hypothesis import settings
 settings.register_profile("tandem", deadline=None, print_blob=True)
 settings.load_profile("tandem")
 
-# Until 3.14 `asyncio.get_event_loop()` makes a loop where none was ever set. pytest-asyncio asks for the present loop to
-# put it back afterwards, and would so leave one behind that nobody closes; now it hears that there is none.
+# Until 3.14 `asyncio.get_event_loop()` makes a loop where none was ever set. pytest-asyncio asks for the present loop,
+# to put it back afterwards, and so left one behind that nobody closes; now it hears that there is none.
 asyncio.set_event_loop(None)
