@@ -64,7 +64,7 @@ class SpeculationWish(BaseModel):
 
     off: bool = False
     minDraftTokens: int | None = Field(default=None, ge=1, le=LONGEST_PROPOSAL)  # noqa: N815 (the API's own spelling)
-    maxDraftTokens: int | None = Field(default=None, ge=1, le=LONGEST_PROPOSAL)  # noqa: N815
+    maxDraftTokens: int | None = Field(default=None, ge=1, le=LONGEST_PROPOSAL)  # noqa: N815 (likewise)
     verification: Annotated[Verification | None, Field(strict=False)] = None
 
     @model_validator(mode="after")
