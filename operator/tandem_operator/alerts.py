@@ -43,42 +43,62 @@ class Endpoint:
 
 
 class AlertSink:
-    """The routes over one Cluster connection."""
+    """The routes over one Cluster connection; objects in other than the `watched` namespaces are unknown, where any are
+    named."""
 
-    def __init__(self, cluster: Cluster, token: str, registry: CollectorRegistry) -> None:
+    def __init__(
+        self, cluster: Cluster, token: str, registry: CollectorRegistry, *, watched: tuple[str, ...] = ()
+    ) -> None:
         self._cluster = cluster
         self._token = token.encode()
+        self._watched = watched
         self._intents = Counter(
             "tandem_operator_alerts", "Alerts received, by what became of them.", ["result"], registry=registry
         )
 
     async def post(self, request: web.Request) -> web.Response:
-        """202: every alert is recorded or needs no record. 400, 401, 413: wrong for good. 503: send it again."""
+        """202: every alert is recorded or needs no record. 400, 401, 413: wrong for good. 503: send it again.
+
+        Each alert for itself: one that cannot be read or recorded keeps none of the others from being recorded.
+        """
         if not self._authorised(request):
             self._intents.labels("unauthorised").inc()
             return problem(401, "Authorization must be 'Bearer <token>', with the token of the chart's secret")
         try:
-            hook = read_webhook(json.loads(await request.text()))
-        except (ValueError, SpecError) as error:
+            hook = read_webhook(json.loads(await request.read()))
+        except (ValueError, RecursionError, SpecError) as error:
             self._intents.labels("malformed").inc()
             return problem(400, str(error))
         self._intents.labels("ignored").inc(hook.ignored)
-        try:
-            results = [await self._record(alert) for alert in hook.firing]
-        except ClusterError as error:
-            self._intents.labels("failed").inc()
-            log.warning("alert not recorded error=%s", error)
-            return problem(503, f"not recorded, send again: {error}")
-        for result in results:
-            self._intents.labels(result).inc()
+        self._intents.labels("malformed").inc(len(hook.malformed))
+        outcomes = [await self._record_or_error(alert) for alert in hook.firing]
+        failures = [outcome for outcome in outcomes if isinstance(outcome, ClusterError)]
+        results = [outcome for outcome in outcomes if isinstance(outcome, str)]
+        if failures:
+            return problem(503, f"{len(failures)} not recorded, send again: {failures[0]}")
+        if hook.malformed:
+            return problem(400, "; ".join(map(str, hook.malformed[:3])))
         return web.json_response({"results": results, "ignored": hook.ignored}, status=202)
 
     def _authorised(self, request: web.Request) -> bool:
-        given = request.headers.get("Authorization", "").encode()
+        # Bytes that are no UTF-8 reach us as surrogates.
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         return hmac.compare_digest(given, b"Bearer " + self._token)
+
+    async def _record_or_error(self, alert: Firing) -> str | ClusterError:
+        try:
+            result = await self._record(alert)
+        except ClusterError as error:
+            self._intents.labels("failed").inc()
+            log.warning("alert not recorded error=%s", error)
+            return error
+        self._intents.labels(result).inc()
+        return result
 
     async def _record(self, alert: Firing) -> str:
         key = Key(alert.namespace, alert.deployment)
+        if self._watched and key.namespace not in self._watched:
+            return "unknown"
         found = await self._cluster.get(Kind.SPECULATIVE_DEPLOYMENT, key.namespace, key.name)
         if found is None:
             return "unknown"

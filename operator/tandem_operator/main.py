@@ -120,7 +120,7 @@ async def _build_http(settings: Settings, health: Health, registry: CollectorReg
     """In the HTTP thread's own loop, with a connection of its own."""
     stack = AsyncExitStack()
     cluster = await stack.enter_async_context(connect())
-    sink = AlertSink(cluster, settings.alert_token, registry)
+    sink = AlertSink(cluster, settings.alert_token, registry, watched=settings.watch_namespaces)
     app = build_app(sink, alive=health.alive, ready=health.ready, registry=registry)
 
     async def close(_: web.Application) -> None:

@@ -56,6 +56,11 @@ class Situation:
     def is_bad(self, name: str) -> bool:
         return name in self.revisions and self.revisions[name].verdict is RevisionVerdict.BAD
 
+    def is_marked(self, name: str, annotations: Mapping[str, str]) -> bool:
+        """Whether these annotations stand on a revision."""
+        child = self.seen.child("ControllerRevision", f"{self.seen.resource.name}-{name}")
+        return child is not None and annotations.items() <= child.annotations.items()
+
     def ready(self, role: Role, role_hash: RoleHash) -> int:
         """Ready pods of a role hash."""
         workload = self.seen.workload(role, role_hash)
@@ -138,3 +143,8 @@ class Course:
 
     def mark(self, revision: str, annotations: Mapping[str, str], why: str) -> "Course":
         return replace(self, marks=(*self.marks, Mark(revision, annotations, why)))
+
+    def judge(self, revision: str, annotations: Mapping[str, str], why: str) -> "Course":
+        """A mark that follows from what progress says: progress remembers it until it is written."""
+        kept = {**self.progress.marks, revision: {**self.progress.marks.get(revision, {}), **annotations}}
+        return replace(self.mark(revision, annotations, why), progress=replace(self.progress, marks=kept))
