@@ -32,7 +32,7 @@ async def walk(stage: Stage) -> Stage:
     await look_until(stage, lambda: "refusedRevision" in stage.status)
     await stage.settle()
     command(stage, "retry", f"@{refused}#1")
-    await look_until(stage, lambda: "canaryRevision" in stage.status)
+    await look_until(stage, lambda: stage.status.get("canary", {}).get("percent") == 10)
     command(stage, "abort", f"@{refused}#2")
     await look_until(stage, lambda: "refusedRevision" in stage.status)
     return await stage.settle()

@@ -143,7 +143,15 @@ def test_without_the_token_nothing_is_recorded(given: str | bytes | None) -> Non
 
 @pytest.mark.parametrize(
     ("content", "status"),
-    [(b"", 400), (b"{", 400), (b"[]", 400), (b'{"version": "3"}', 400), (b"\xff\xfe", 400), (b"[" * 100_000, 400), (b"x" * (1 << 21), 413)],
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b"[]", 400),
+        (b'{"version": "3"}', 400),
+        (b"\xff\xfe", 400),
+        (b"[" * 100_000, 400),
+        (b"x" * (1 << 21), 413),
+    ],
 )
 def test_a_malformed_body_is_refused_for_good(content: bytes, status: int) -> None:
     with serving(holding_chat()) as client:
