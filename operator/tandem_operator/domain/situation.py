@@ -12,7 +12,7 @@ from tandem_operator.domain import gates
 from tandem_operator.domain.decision import CheckResult, Event, GateResult, JsonObject, Mark, Weight
 from tandem_operator.domain.errors import SpecError
 from tandem_operator.domain.evidence import Evidence
-from tandem_operator.domain.observed import Observed, RevisionVerdict, StoredRevision, items, number
+from tandem_operator.domain.observed import Observed, RevisionVerdict, StoredRevision, items, number, text
 from tandem_operator.domain.progress import Progress
 from tandem_operator.domain.revision import Revision, RevisionName, Role, RoleHash, revision_of
 from tandem_operator.domain.spec import Spec, parse
@@ -86,7 +86,9 @@ def read(seen: Observed) -> Situation:
         (revision for revision in revisions.values() if revision.stable_since is not None),
         key=lambda revision: (revision.stable_since, revision.number),
     )
-    stable = pointed[-1] if pointed else None
+    # The one that status names serves; where its record is gone, an older pointer says nothing of what serves now.
+    served = text(seen.resource.status, "stableRevision")
+    stable = pointed[-1] if pointed and served in ("", *revisions) else None
     return Situation(
         seen=seen,
         spec=spec,
