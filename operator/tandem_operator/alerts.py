@@ -12,7 +12,7 @@ import hmac
 import json
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -71,11 +71,19 @@ class AlertSink:
             return problem(400, str(error))
         self._intents.labels("ignored").inc(hook.ignored)
         self._intents.labels("malformed").inc(len(hook.malformed))
-        outcomes = [await self._record_or_error(alert) for alert in hook.firing]
-        failures = [outcome for outcome in outcomes if isinstance(outcome, ClusterError)]
-        results = [outcome for outcome in outcomes if isinstance(outcome, str)]
+        results: list[str] = []
+        failures: list[ClusterError] = []
+        for key, alerts in hook.by_object().items():
+            try:
+                results += await self._record(Key(*key), alerts)
+            except ClusterError as error:
+                log.warning("alerts not recorded key=%s error=%s", Key(*key), error)
+                failures.append(error)
+        for result in results:
+            self._intents.labels(result).inc()
+        self._intents.labels("failed").inc(len(failures))
         if failures:
-            return problem(503, f"{len(failures)} not recorded, send again: {failures[0]}")
+            return problem(503, f"not recorded, send again: {failures[0]}")
         if hook.malformed:
             return problem(400, "; ".join(map(str, hook.malformed[:3])))
         return web.json_response({"results": results, "ignored": hook.ignored}, status=202)
@@ -85,32 +93,22 @@ class AlertSink:
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         return hmac.compare_digest(given, b"Bearer " + self._token)
 
-    async def _record_or_error(self, alert: Firing) -> str | ClusterError:
-        try:
-            result = await self._record(alert)
-        except ClusterError as error:
-            self._intents.labels("failed").inc()
-            log.warning("alert not recorded error=%s", error)
-            return error
-        self._intents.labels(result).inc()
-        return result
-
-    async def _record(self, alert: Firing) -> str:
-        key = Key(alert.namespace, alert.deployment)
-        if self._watched and key.namespace not in self._watched:
-            return "unknown"
-        found = await self._cluster.get(Kind.SPECULATIVE_DEPLOYMENT, key.namespace, key.name)
+    async def _record(self, key: Key, alerts: Sequence[Firing]) -> list[str]:
+        """What became of the alerts about one object: one read and one write, however many they are."""
+        unknown = self._watched and key.namespace not in self._watched
+        found = None if unknown else await self._cluster.get(Kind.SPECULATIVE_DEPLOYMENT, key.namespace, key.name)
         if found is None:
-            return "unknown"
+            return ["unknown"] * len(alerts)
         uid, present = uid_and_alerts(found)
-        name, value = annotation(alert, uid=uid)
-        if name in present:
-            return "repeated"
-        if len(present) >= MOST_PENDING:
-            raise Unavailable(f"annotate {key}", f"{len(present)} alerts wait to be handled")
-        await self._cluster.annotate(Kind.SPECULATIVE_DEPLOYMENT, key, {name: value})
-        log.info("alert recorded key=%s name=%s", key, alert.name)
-        return "recorded"
+        wanted = dict(annotation(alert, uid=uid) for alert in alerts)
+        new = {name: value for name, value in wanted.items() if name not in present}
+        room = dict(list(new.items())[: max(0, MOST_PENDING - len(present))])
+        if room:
+            await self._cluster.annotate(Kind.SPECULATIVE_DEPLOYMENT, key, room)
+            log.info("alerts recorded key=%s count=%d", key, len(room))
+        if len(room) < len(new):
+            raise Unavailable(f"annotate {key}", f"{len(present) + len(room)} alerts wait to be handled")
+        return ["recorded"] * len(new) + ["repeated"] * (len(alerts) - len(new))
 
 
 def uid_and_alerts(found: Json) -> tuple[str, frozenset[str]]:

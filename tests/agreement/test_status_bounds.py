@@ -30,8 +30,8 @@ def bounds(schema: dict[str, Any], path: str, key: str) -> Iterator[tuple[str, i
 def test_every_bound_of_the_crd_is_kept_and_no_other() -> None:
     enums = set(dict(bounds(STATUS, "", "enum")))
     texts = {path: bound for path, bound in bounds(STATUS, "", "maxLength") if path not in enums}
-    assert LONGEST_TEXT == texts
-    assert LONGEST_LIST == dict(bounds(STATUS, "", "maxItems"))
+    assert texts == LONGEST_TEXT
+    assert dict(bounds(STATUS, "", "maxItems")) == LONGEST_LIST
 
 
 def test_a_status_fits_whatever_alerts_commands_marks_and_fetchers_say() -> None:

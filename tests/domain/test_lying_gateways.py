@@ -1,4 +1,4 @@
-"""Answers of a gateway that no traffic can explain are no answers, and none of them keeps a decision from being made."""
+"""Answers of a gateway that no traffic explains are no answers, and none of them keeps a decision from being made."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -131,6 +131,14 @@ def test_an_alert_for_a_namespace_that_is_not_watched_is_unknown_and_nothing_is_
         assert (answer.status_code, answer.json()["results"]) == (202, ["unknown"])
 
 
+def test_a_flood_about_one_object_is_one_write_and_its_rest_is_asked_for_again() -> None:
+    cluster = holding_chat()
+    flood = several(*(body(revision=str(number)) for number in range(1000)))
+    with serving(cluster) as client:
+        assert client.post("/v1/alerts", json=flood).status_code == 503
+    assert ([verb for verb, _, _ in cluster.writes], len(alerts_on(cluster))) == (["annotate"], 20)
+
+
 @pytest.mark.parametrize("given", [None, "Bearer wrong", "Basic let-me-in", "Bearer let-me-i", b"Bearer \xff"])
 def test_without_the_token_nothing_is_recorded(given: str | bytes | None) -> None:
     cluster = holding_chat()

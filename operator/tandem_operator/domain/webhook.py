@@ -47,6 +47,13 @@ class Webhook:
     ignored: int
     malformed: tuple[SpecError, ...] = ()
 
+    def by_object(self) -> Mapping[tuple[str, str], list[Firing]]:
+        """The firing alerts by (namespace, name) of the object that they name."""
+        found: dict[tuple[str, str], list[Firing]] = {}
+        for alert in self.firing:
+            found.setdefault((alert.namespace, alert.deployment), []).append(alert)
+        return found
+
 
 def read_webhook(body: object) -> Webhook:
     """Each alert by its own status; unknown fields are ignored. Raises SpecError for what is no such body."""
