@@ -75,7 +75,10 @@ WRONG: list[tuple[Mapping[str, Any], str]] = [
     ({"target": {"placement": {"count": 2}}}, "placement.count above 1 needs placement.accelerator"),
     ({"draft": {"placement": {"count": 2}}}, "placement.count above 1 needs placement.accelerator"),
     ({"target": {"resources": {"limits": {"memory": "16GB"}}}}, "write a quantity such as 500m, 2 or 16Gi"),
-    ({"target": {"resources": {"limits": {"memory": "-1Gi"}}}}, "write a quantity such as 500m, 2 or 16Gi, not below 0"),
+    (
+        {"target": {"resources": {"limits": {"memory": "-1Gi"}}}},
+        "write a quantity such as 500m, 2 or 16Gi, not below 0",
+    ),
     ({"target": {"resources": {"limits": {"cpu": -1}}}}, "write a quantity such as 500m, 2 or 16Gi, not below 0"),
     ({"target": {"cache": {"sizeLimit": "big"}}}, "write a quantity such as 50Gi"),
     ({"target": {"cache": {"sizeLimit": "-1Gi"}}}, "write a quantity such as 50Gi, not below 0"),
