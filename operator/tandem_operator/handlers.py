@@ -53,8 +53,13 @@ def register(registry: kopf.OperatorRegistry, calls: Calls) -> None:
             await calls.wake(Key(str(namespace), labels[LABEL_DEPLOYMENT]))
 
 
-def narrow_watches(settings: kopf.OperatorSettings) -> None:
-    """Only our own children cross the wire, and nothing but our writes reaches the API."""
+def narrow_watches(settings: kopf.OperatorSettings, namespaces: tuple[str, ...]) -> None:
+    """Only our own children cross the wire, and nothing but our writes reaches the API.
+
+    With `namespaces` nothing is asked of the whole cluster: looking for namespaces and kinds that come and go would be
+    refused, and kopf would first ask nine times.
+    """
+    settings.scanning.disabled = bool(namespaces)
     for group, version, plural in CHILD_KINDS:
         settings.watching.label_selectors[group, version, plural] = LABEL_DEPLOYMENT
     settings.posting.enabled = False

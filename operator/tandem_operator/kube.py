@@ -25,6 +25,9 @@ SIGNED: Mapping[str, str] = {"fieldManager": "tandem-operator"}
 REQUEST_SECONDS = 15.0
 """Longer than any healthy answer, shorter than the patience of an object that waits behind it."""
 
+UNTYPED = "failed to create typed patch object"
+"""So the API server says, with status 500, that an applied object has an unknown field or a value of a wrong type."""
+
 IN_CLUSTER_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
@@ -85,6 +88,8 @@ def refusal(what: str, answer: Answer) -> ClusterError:
         case 401 | 403:
             return Forbidden(what, message)
         case 400 | 413 | 415 | 422:
+            return Refused(what, message)
+        case 500 if UNTYPED in message:
             return Refused(what, message)
         case _:
             return Unavailable(what, message, retry_after_seconds=answer.retry_after_seconds)

@@ -4,6 +4,7 @@ Refuses to know what follows from it; it only reads. What may not be read, or do
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -41,6 +42,9 @@ CHILD_KINDS = (
 MOST_SCRAPES = 60
 """Per object and window: a baseline is then older than asked for by a sixtieth of the window at most, and a document
 with its buckets takes some ten kilobytes per gateway and revision."""
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -138,17 +142,18 @@ def _without_managed_fields(body: Json) -> Json:
 async def _scrape(pods: tuple[Pod, ...], bodies: Mapping[str, Json], telemetry: Telemetry, now: datetime) -> Scrape:
     gateways = [pod for pod in pods if pod.role is Role.GATEWAY and text(bodies[pod.uid], "status", "podIP")]
     raw = await asyncio.gather(*(telemetry.evidence(text(bodies[pod.uid], "status", "podIP")) for pod in gateways))
-    read = {pod.name: _document(answer) for pod, answer in zip(gateways, raw, strict=True)}
+    read = {pod.name: _document(pod.name, answer) for pod, answer in zip(gateways, raw, strict=True)}
     return Scrape(now, {name: document for name, document in read.items() if document is not None})
 
 
-def _document(answer: Json | None) -> Document | None:
+def _document(pod: str, answer: Json | None) -> Document | None:
     if answer is None:
         return None
     try:
         return read_document(answer)
-    except UnreadableDocument:
+    except UnreadableDocument as error:
         # Evidence of another version counts as no answer: it neither promotes nor fails anything.
+        log.warning("evidence cannot be read pod=%s error=%s", pod, error)
         return None
 
 
@@ -166,11 +171,11 @@ async def _with_pressure(pod: Pod, body: Json, telemetry: Telemetry) -> Pod:
 
 
 def memory_limit(pod: Json) -> int | None:
-    """Bytes that the engine container may use; None where it has no limit."""
+    """Bytes that the engine container may use; None where it has no limit, which a limit of 0 also says."""
     for container in items(pod, "spec", "containers"):
         limit = held(container, "resources", "limits", "memory")
         if text(container, "name") == "engine" and isinstance(limit, str):
-            return int(amount(limit))
+            return int(amount(limit)) or None
     return None
 
 

@@ -102,6 +102,19 @@ def test_a_lost_record_of_what_serves_stalls_and_collects_nothing() -> None:
     assert (deployments(world), world.condition("Stalled")) == (before, ("True", "RevisionLost"))
 
 
+def test_a_lost_record_beside_an_older_one_does_not_send_anybody_back() -> None:
+    world = installed(QUICK, rate=20)
+    v1 = world.stable
+    push(world, V2)
+    world.run_until(lambda seen: seen.stable not in ("", v1), within=3600)
+    world.run(120)
+    before = (deployments(world), world.policy())
+    del world.objects[("ControllerRevision", f"chat-{world.stable}")]
+    world.run(60)
+    assert (deployments(world), world.policy()) == before
+    assert world.condition("Stalled") == ("True", "RevisionLost")
+
+
 def test_a_status_that_a_backup_dropped_changes_nothing_that_serves() -> None:
     world = installed(QUICK, rate=5)
     v1, before = world.stable, dict(world.objects)

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from tandem_operator.metrics import LookMetrics
 from tandem_operator.ports import Json, Key, Kind
 from tandem_operator.probes import SILENCE_SECONDS, Health
-from tandem_operator.rights import AT_HOME, IN_WATCHED, Lacking, Right, find_lacking
+from tandem_operator.rights import AT_HOME, IN_WATCHED, OVER_ALL, Lacking, Right, find_lacking
 from tandem_operator.testing import FixedClock
 from tandem_operator.worklist import Worklist
 
@@ -31,7 +31,8 @@ class Authoriser:
         return {"status": {"incomplete": self.incomplete, "resourceRules": self.rules.get(spec["namespace"], [])}}
 
 
-ALL = [rule(right) for right in (*AT_HOME, *IN_WATCHED)]
+NEEDED = (*AT_HOME, *OVER_ALL, *IN_WATCHED)
+ALL = [rule(right) for right in NEEDED]
 ANYTHING = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
 
 
@@ -40,9 +41,9 @@ async def test_whoever_has_everything_lacks_nothing(rules: list[dict[str, Any]])
     assert await find_lacking(Authoriser({"home": rules}), "home", ()) == Lacking()
 
 
-@pytest.mark.parametrize("missing", [*AT_HOME, *IN_WATCHED], ids=str)
+@pytest.mark.parametrize("missing", NEEDED, ids=str)
 async def test_each_missing_verb_is_named_and_only_nodes_and_events_can_be_done_without(missing: Right) -> None:
-    rules = [rule(right) for right in (*AT_HOME, *IN_WATCHED) if right != missing]
+    rules = [rule(right) for right in NEEDED if right != missing]
     found = await find_lacking(Authoriser({"home": rules}), "home", ())
     words = (f"{missing} in home",)
     dispensable = missing.resource in ("nodes", "events")
@@ -51,7 +52,7 @@ async def test_each_missing_verb_is_named_and_only_nodes_and_events_can_be_done_
 
 async def test_a_right_on_another_object_is_not_ours() -> None:
     other = [{**rule(right), "resourceNames": ["another"]} if right.name else rule(right) for right in AT_HOME]
-    found = await find_lacking(Authoriser({"home": [*other, *map(rule, IN_WATCHED)]}), "home", ())
+    found = await find_lacking(Authoriser({"home": [*other, *map(rule, (*OVER_ALL, *IN_WATCHED))]}), "home", ())
     assert found.needed == tuple(
         f"{verb} leases.coordination.k8s.io tandem-operator in home" for verb in ("get", "update")
     )

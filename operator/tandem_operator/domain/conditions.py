@@ -14,6 +14,7 @@ from datetime import datetime
 
 from tandem_operator.domain import health, progress, record
 from tandem_operator.domain.actions import Outcome, Verb
+from tandem_operator.domain.bounds import fitted
 from tandem_operator.domain.decision import CheckVerdict, Decision, Figures, GateResult, GateVerdict
 from tandem_operator.domain.nested import items, mapping, number, text
 from tandem_operator.domain.observed import Observed, Pod, StoredRevision
@@ -59,7 +60,7 @@ def report(seen: Observed, decision: Decision, outcome: Outcome) -> Mapping[str,
         "conditions": _conditions(view),
     }
     status["phase"] = _phase(view)
-    status = {name: value for name, value in {**status, **_views(view)}.items() if value is not None}
+    status = fitted({name: value for name, value in {**status, **_views(view)}.items() if value is not None})
     return None if status == old else status
 
 

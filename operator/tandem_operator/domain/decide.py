@@ -308,7 +308,8 @@ def _keep_serving(at: Situation) -> Decision:
     stalled = GateResult(
         GateVerdict.OPEN,
         "RevisionLost",
-        "the ControllerRevision that served is gone; pods and policy are left as they are; restore it from a backup",
+        "the ControllerRevision that served is gone; pods and policy are left as they are; restore it from a backup, "
+        "or delete this object and create it anew",
     )
     held = _hold_everything(at.seen, None)
     return replace(held, spec=at.spec, refusal=at.refusal, current=at.current, stalled=stalled)

@@ -118,7 +118,7 @@ def _record(at: Situation, course: Course, revision: str, *, verdict: RevisionVe
         ANNOTATION_REASON: ending.reason,
         ANNOTATION_RECORD: _story(at, revision, course.checks, reason=ending.reason, note=ending.note),
     }
-    return course.mark(revision, annotations, f"revision {revision} ended: {ending.reason}")
+    return course.judge(revision, annotations, f"revision {revision} ended: {ending.reason}")
 
 
 def _story(at: Situation, revision: str, checks: Sequence[CheckResult], *, reason: str, note: str) -> str:
