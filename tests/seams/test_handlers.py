@@ -128,6 +128,7 @@ async def test_the_object_and_each_labelled_child_wake_the_objects_key() -> None
     api.objects["speculativedeployments"] = [named("there-before")]
     async with watching(api, woken):
         await woken.until(lambda: Key("llm", "there-before") in woken.keys)
+        await asyncio.wait_for(_all_watched(api), PATIENCE_SECONDS)
         for event in ("ADDED", "MODIFIED", "DELETED"):
             api.tell(event, "speculativedeployments", named(event.lower()))
         for plural in CHILDREN:
