@@ -1,6 +1,12 @@
-"""One hypothesis profile for every test: a slow machine is no failure, and a failing example is printed whole."""
+"""For every test: a slow machine is no failure, a failing example is printed whole, no event loop is left behind."""
+
+import asyncio
 
 from hypothesis import settings
 
 settings.register_profile("tandem", deadline=None, print_blob=True)
 settings.load_profile("tandem")
+
+# Until 3.14 `asyncio.get_event_loop()` makes a loop where none was ever set. pytest-asyncio asks for the present loop,
+# to put it back afterwards, and so left one behind that nobody closes; now it hears that there is none.
+asyncio.set_event_loop(None)

@@ -48,6 +48,10 @@ class Story:
                 self.alert,
             ):
                 chapter()
+        except StoryError as error:
+            if self.traffic is not None and self.traffic.trouble:
+                raise StoryError(f"{error}; the clients' last request failed with {self.traffic.trouble}") from error
+            raise
         finally:
             if self.traffic is not None:
                 self.traffic.stop()

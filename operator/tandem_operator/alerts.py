@@ -12,15 +12,16 @@ import hmac
 import json
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
 
 from tandem_operator.domain.errors import ClusterError, SpecError, Unavailable
+from tandem_operator.domain.nested import text, texts
 from tandem_operator.domain.webhook import ANNOTATION_PREFIX, Firing, annotation, read_webhook
-from tandem_operator.ports import Cluster, Json, Key, Kind
+from tandem_operator.ports import Cluster, Key, Kind
 
 BODY_BYTES = 1 << 20
 """Alertmanager's largest sensible group is far below this; more is refused with 413."""
@@ -29,7 +30,6 @@ MOST_PENDING = 20
 
 log = logging.getLogger(__name__)
 
-Connect = Callable[[], Awaitable[Cluster]]
 Probe = Callable[[], str | None]
 """None: fine; else what is wrong, in one line."""
 
@@ -43,62 +43,73 @@ class Endpoint:
 
 
 class AlertSink:
-    """The routes over one Cluster connection."""
+    """The routes over one Cluster connection; objects in other than the `watched` namespaces are unknown, where any are
+    named."""
 
-    def __init__(self, cluster: Cluster, token: str, registry: CollectorRegistry) -> None:
+    def __init__(
+        self, cluster: Cluster, token: str, registry: CollectorRegistry, *, watched: tuple[str, ...] = ()
+    ) -> None:
         self._cluster = cluster
         self._token = token.encode()
+        self._watched = watched
         self._intents = Counter(
             "tandem_operator_alerts", "Alerts received, by what became of them.", ["result"], registry=registry
         )
 
     async def post(self, request: web.Request) -> web.Response:
-        """202: every alert is recorded or needs no record. 400, 401, 413: wrong for good. 503: send it again."""
+        """202: every alert is recorded or needs no record. 400, 401, 413: wrong for good. 503: send it again.
+
+        Each alert for itself: one that cannot be read or recorded keeps none of the others from being recorded.
+        """
         if not self._authorised(request):
             self._intents.labels("unauthorised").inc()
             return problem(401, "Authorization must be 'Bearer <token>', with the token of the chart's secret")
         try:
-            hook = read_webhook(json.loads(await request.text()))
-        except (ValueError, SpecError) as error:
+            hook = read_webhook(json.loads(await request.read()))
+        except (ValueError, RecursionError, SpecError) as error:
             self._intents.labels("malformed").inc()
             return problem(400, str(error))
         self._intents.labels("ignored").inc(hook.ignored)
-        try:
-            results = [await self._record(alert) for alert in hook.firing]
-        except ClusterError as error:
-            self._intents.labels("failed").inc()
-            log.warning("alert not recorded error=%s", error)
-            return problem(503, f"not recorded, send again: {error}")
+        self._intents.labels("malformed").inc(len(hook.malformed))
+        results: list[str] = []
+        failures: list[ClusterError] = []
+        for key, alerts in hook.by_object().items():
+            try:
+                results += await self._record(Key(*key), alerts)
+            except ClusterError as error:
+                log.warning("alerts not recorded key=%s error=%s", Key(*key), error)
+                failures.append(error)
         for result in results:
             self._intents.labels(result).inc()
+        self._intents.labels("failed").inc(len(failures))
+        if failures:
+            return problem(503, f"not recorded, send again: {failures[0]}")
+        if hook.malformed:
+            return problem(400, "; ".join(map(str, hook.malformed[:3])))
         return web.json_response({"results": results, "ignored": hook.ignored}, status=202)
 
     def _authorised(self, request: web.Request) -> bool:
-        given = request.headers.get("Authorization", "").encode()
+        # Bytes that are no UTF-8 reach us as surrogates.
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         return hmac.compare_digest(given, b"Bearer " + self._token)
 
-    async def _record(self, alert: Firing) -> str:
-        key = Key(alert.namespace, alert.deployment)
-        found = await self._cluster.get(Kind.SPECULATIVE_DEPLOYMENT, key.namespace, key.name)
+    async def _record(self, key: Key, alerts: Sequence[Firing]) -> list[str]:
+        """What became of the alerts about one object: one read and one write, however many they are."""
+        unknown = self._watched and key.namespace not in self._watched
+        found = None if unknown else await self._cluster.get(Kind.SPECULATIVE_DEPLOYMENT, key.namespace, key.name)
         if found is None:
-            return "unknown"
-        uid, present = uid_and_alerts(found)
-        name, value = annotation(alert, uid=uid)
-        if name in present:
-            return "repeated"
-        if len(present) >= MOST_PENDING:
-            raise Unavailable(f"annotate {key}", f"{len(present)} alerts wait to be handled")
-        await self._cluster.annotate(Kind.SPECULATIVE_DEPLOYMENT, key, {name: value})
-        log.info("alert recorded key=%s name=%s", key, alert.name)
-        return "recorded"
-
-
-def uid_and_alerts(found: Json) -> tuple[str, frozenset[str]]:
-    """The object's uid, and the names of the alert annotations that wait on it."""
-    metadata = found["metadata"]
-    assert isinstance(metadata, dict)
-    names = metadata.get("annotations") or {}
-    return str(metadata["uid"]), frozenset(name for name in names if name.startswith(ANNOTATION_PREFIX))
+            return ["unknown"] * len(alerts)
+        uid = text(found, "metadata", "uid")
+        present = [name for name in texts(found, "metadata", "annotations") if name.startswith(ANNOTATION_PREFIX)]
+        wanted = dict(annotation(alert, uid=uid) for alert in alerts)
+        new = {name: value for name, value in wanted.items() if name not in present}
+        room = dict(list(new.items())[: max(0, MOST_PENDING - len(present))])
+        if room:
+            await self._cluster.annotate(Kind.SPECULATIVE_DEPLOYMENT, key, room)
+            log.info("alerts recorded key=%s count=%d", key, len(room))
+        if len(room) < len(new):
+            raise Unavailable(f"annotate {key}", f"{len(present) + len(room)} alerts wait to be handled")
+        return ["recorded"] * len(new) + ["repeated"] * (len(alerts) - len(new))
 
 
 def problem(status: int, message: str) -> web.Response:

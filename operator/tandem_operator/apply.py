@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from tandem_operator.domain.actions import Action, Failure, Outcome, Plan, Verb
 from tandem_operator.domain.errors import ClusterError, Conflict, ForeignObject
-from tandem_operator.domain.observed import items, text, texts
+from tandem_operator.domain.nested import items, text, texts
+from tandem_operator.domain.observed import owner_uids
 from tandem_operator.ports import Cluster, Json, Key, Kind
 
 log = logging.getLogger(__name__)
@@ -86,12 +87,11 @@ async def _demand_ours(kind: Kind, name: str, target: Target, cluster: Cluster) 
     if live is None:
         return
     uid = text(target.body, "metadata", "uid")
-    owners = items(live, "metadata", "ownerReferences")
-    if not any(text(owner, "uid") == uid for owner in owners):
-        raise ForeignObject(kind, name, _owner(owners, live))
+    if uid not in owner_uids(live):
+        raise ForeignObject(kind, name, _owner(live))
 
 
-def _owner(owners: tuple[Json, ...], live: Json) -> str:
-    if owners:
-        return f"{text(owners[0], 'kind')} {text(owners[0], 'name')}"
+def _owner(live: Json) -> str:
+    for owner in items(live, "metadata", "ownerReferences"):
+        return f"{text(owner, 'kind')} {text(owner, 'name')}"
     return texts(live, "metadata", "labels").get("app.kubernetes.io/managed-by") or "somebody else"

@@ -5,7 +5,6 @@ and set no finalizer, so a missed or failed one costs a resync, never an object.
 left alone on purpose: one refused status patch can end a timer for good and can lose a status.
 """
 
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,6 @@ import kopf
 
 from tandem_operator.domain.observed import LABEL_DEPLOYMENT
 from tandem_operator.ports import Key
-from tandem_operator.probes import WatchAge
 
 REQUEST_SECONDS = 30.0
 CHILD_KINDS = (
@@ -37,7 +35,7 @@ class Calls:
     wake: Wake
 
 
-def register(registry: kopf.OperatorRegistry, calls: Calls, age: WatchAge) -> None:
+def register(registry: kopf.OperatorRegistry, calls: Calls) -> None:
     """Hang the handlers into `registry`: how to log in, the object itself, and every child by its label."""
 
     @kopf.on.login(registry=registry)
@@ -46,19 +44,22 @@ def register(registry: kopf.OperatorRegistry, calls: Calls, age: WatchAge) -> No
 
     @kopf.on.event("tandem.dev", "v1alpha1", "speculativedeployments", registry=registry)
     async def object_changed(namespace: str | None, name: str, **_: Any) -> None:
-        age.last_event = time.monotonic()
         await calls.wake(Key(str(namespace), name))
 
     for group, version, plural in CHILD_KINDS:
 
         @kopf.on.event(group, version, plural, labels={LABEL_DEPLOYMENT: kopf.PRESENT}, registry=registry)
         async def child_changed(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
-            age.last_event = time.monotonic()
             await calls.wake(Key(str(namespace), labels[LABEL_DEPLOYMENT]))
 
 
-def narrow_watches(settings: kopf.OperatorSettings) -> None:
-    """Only our own children cross the wire, and nothing but our writes reaches the API."""
+def narrow_watches(settings: kopf.OperatorSettings, namespaces: tuple[str, ...]) -> None:
+    """Only our own children cross the wire, and nothing but our writes reaches the API.
+
+    With `namespaces` nothing is asked of the whole cluster: looking for namespaces and kinds that come and go would be
+    refused, and kopf would first ask nine times.
+    """
+    settings.scanning.disabled = bool(namespaces)
     for group, version, plural in CHILD_KINDS:
         settings.watching.label_selectors[group, version, plural] = LABEL_DEPLOYMENT
     settings.posting.enabled = False

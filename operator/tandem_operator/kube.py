@@ -17,13 +17,16 @@ import aiohttp
 from kubernetes.aio import client, config
 
 from tandem_operator.domain.errors import ClusterError, Conflict, Forbidden, Refused, Unavailable
-from tandem_operator.domain.observed import text
+from tandem_operator.domain.nested import text
 from tandem_operator.ports import Json, Key, Kind
 
 SIGNED: Mapping[str, str] = {"fieldManager": "tandem-operator"}
 """Every write carries the operator's one name for its fields."""
 REQUEST_SECONDS = 15.0
 """Longer than any healthy answer, shorter than the patience of an object that waits behind it."""
+
+UNTYPED = "failed to create typed patch object"
+"""So the API server says, with status 500, that an applied object has an unknown field or a value of a wrong type."""
 
 IN_CLUSTER_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
@@ -86,6 +89,8 @@ def refusal(what: str, answer: Answer) -> ClusterError:
             return Forbidden(what, message)
         case 400 | 413 | 415 | 422:
             return Refused(what, message)
+        case 500 if UNTYPED in message:
+            return Refused(what, message)
         case _:
             return Unavailable(what, message, retry_after_seconds=answer.retry_after_seconds)
 
@@ -100,10 +105,7 @@ def _words(data: bytes) -> str | None:
 
 def object_place(body: Json) -> tuple[str | None, str]:
     """Namespace and name of an object."""
-    metadata = body["metadata"]
-    assert isinstance(metadata, Mapping)
-    namespace = metadata.get("namespace")
-    return (None if namespace is None else str(namespace)), str(metadata["name"])
+    return text(body, "metadata", "namespace") or None, text(body, "metadata", "name")
 
 
 class KubeCluster:
@@ -125,7 +127,7 @@ class KubeCluster:
         return tuple(sorted(kinded, key=lambda item: item["metadata"]["name"]))
 
     async def create(self, kind: Kind, body: Json) -> Json:
-        namespace = text(body, "metadata", "namespace") or None
+        namespace, _ = object_place(body)
         return await self._request("POST", path_of(kind, namespace), query=SIGNED, body=body)
 
     async def apply(self, kind: Kind, body: Json) -> Json:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tandem_operator.domain.errors import ClusterError, Unavailable
+from tandem_operator.domain.nested import mapping, text
 from tandem_operator.ports import Clock, Cluster, Json, Key, Kind
 
 log = logging.getLogger(__name__)
@@ -52,31 +53,20 @@ def lease_body(terms: LeaseTerms, now: datetime, *, previous: Json | None) -> Js
     }
     metadata: dict[str, object] = {"namespace": terms.namespace, "name": terms.name}
     if previous is not None:
-        metadata["resourceVersion"] = _metadata(previous)["resourceVersion"]
+        metadata["resourceVersion"] = _version(previous)
     return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 
 
-def _metadata(lease: Json) -> Mapping[str, object]:
-    metadata = lease["metadata"]
-    assert isinstance(metadata, Mapping)
-    return metadata
+def _version(lease: Json) -> str:
+    return text(lease, "metadata", "resourceVersion")
 
 
-def _spec(lease: Json) -> Mapping[str, object]:
-    spec = lease.get("spec") or {}
-    assert isinstance(spec, Mapping)
-    return spec
+def _holder(lease: Json | None) -> str:
+    return text(lease, "spec", "holderIdentity")
 
 
-def _holder(lease: Json) -> str:
-    return str(_spec(lease).get("holderIdentity") or "")
-
-
-def _acquired(previous: Json | None, identity: str) -> str | None:
-    if previous is None or _holder(previous) != identity:
-        return None
-    acquired = _spec(previous).get("acquireTime")
-    return None if acquired is None else str(acquired)
+def _acquired(previous: Json | None, identity: str) -> str:
+    return text(previous, "spec", "acquireTime") if _holder(previous) == identity else ""
 
 
 class Leadership:
@@ -117,7 +107,7 @@ class Leadership:
             previous = await self._cluster.get(Kind.LEASE, self._terms.namespace, self._terms.name)
             if previous is None or _holder(previous) != self._terms.identity:
                 return
-            body = {**previous, "spec": {**_spec(previous), "holderIdentity": ""}}
+            body = {**previous, "spec": {**mapping(previous, "spec"), "holderIdentity": ""}}
             await self._cluster.replace(Kind.LEASE, body)
         except ClusterError as error:
             log.warning("lease not released error=%s", error)
@@ -146,7 +136,7 @@ class Leadership:
     def _may_take(self, lease: Json) -> bool:
         if _holder(lease) in ("", self._terms.identity):
             return True
-        version = str(_metadata(lease)["resourceVersion"])
+        version = _version(lease)
         if self._rival is None or self._rival.version != version:
             self._rival = Sighting(version, self._clock.monotonic())
             return False

@@ -22,13 +22,13 @@ from prometheus_client import CollectorRegistry
 from tandem_operator.alerts import AlertSink, Endpoint, HttpThread, build_app
 from tandem_operator.domain.errors import ClusterError
 from tandem_operator.events import EventRecorder
-from tandem_operator.handlers import Calls, narrow_watches, register
+from tandem_operator.handlers import Calls, Wake, narrow_watches, register
 from tandem_operator.kube import connect, read_access
 from tandem_operator.lease import Fenced, Leadership, LeaseTerms
 from tandem_operator.metrics import LookMetrics
 from tandem_operator.observe import Sources
-from tandem_operator.ports import Cluster, Key
-from tandem_operator.probes import Health, WatchAge
+from tandem_operator.ports import Cluster, Key, Kind
+from tandem_operator.probes import Health
 from tandem_operator.reconcile import reconcile
 from tandem_operator.rights import LEASE_NAME, find_lacking
 from tandem_operator.settings import Settings, SettingsError, read_settings
@@ -72,7 +72,7 @@ class CannotServe(Exception):
 async def run(settings: Settings) -> None:
     """Serve alerts at once; lead when the Lease is ours; leave cleanly on SIGTERM. Raises CannotServe, ClusterError."""
     clock, registry = SystemClock(), CollectorRegistry()
-    health = Health(clock, WatchAge())
+    health = Health(clock)
     health.expose(registry)
     http = HttpThread(Endpoint(settings.host, settings.port), lambda: _build_http(settings, health, registry))
     try:
@@ -120,7 +120,7 @@ async def _build_http(settings: Settings, health: Health, registry: CollectorReg
     """In the HTTP thread's own loop, with a connection of its own."""
     stack = AsyncExitStack()
     cluster = await stack.enter_async_context(connect())
-    sink = AlertSink(cluster, settings.alert_token, registry)
+    sink = AlertSink(cluster, settings.alert_token, registry, watched=settings.watch_namespaces)
     app = build_app(sink, alive=health.alive, ready=health.ready, registry=registry)
 
     async def close(_: web.Application) -> None:
@@ -171,21 +171,41 @@ async def _lead(
         async def look(key: Key) -> float | None:
             return await reconcile(key, sources, recorder)
 
+        if not await _unless_stopped(_until_served(settings, cluster), stop):
+            return
         worklist: Worklist[Key] = Worklist(LookMetrics(registry, health.clock).timed(look), clock=health.clock)
         health.worklist = worklist
+
+        async def wake(key: Key) -> None:
+            health.heard()
+            await worklist.add(key)
+
         working = asyncio.create_task(worklist.run())
         working.add_done_callback(lambda _: stop.set())
         try:
-            await _watch(settings, worklist, health.age, stop)
+            await _watch(settings, wake, stop)
         finally:
             await _ended(working)
 
 
-async def _watch(settings: Settings, worklist: Worklist[Key], age: WatchAge, stop: asyncio.Event) -> None:
+async def _until_served(settings: Settings, cluster: Cluster) -> None:
+    """Wait for the resource's definition: in named namespaces kopf looks for kinds only once."""
+    namespace = next(iter(settings.watch_namespaces), None)
+    while True:
+        try:
+            await cluster.list(Kind.SPECULATIVE_DEPLOYMENT, namespace, labels={})
+        except ClusterError as error:
+            log.warning("objects cannot be listed yet error=%s", error)
+            await asyncio.sleep(RIGHTS_AGAIN_SECONDS)
+        else:
+            return
+
+
+async def _watch(settings: Settings, wake: Wake, stop: asyncio.Event) -> None:
     """kopf, with its own posting, peering and persistence switched off."""
     registry, options = kopf.OperatorRegistry(), kopf.OperatorSettings()
-    register(registry, Calls(_log_in, worklist.add), age)
-    narrow_watches(options)
+    register(registry, Calls(_log_in, wake))
+    narrow_watches(options, settings.watch_namespaces)
     await kopf.operator(
         registry=registry,
         settings=options,

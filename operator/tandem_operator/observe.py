@@ -4,12 +4,14 @@ Refuses to know what follows from it; it only reads. What may not be read, or do
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from tandem_operator.domain.errors import Forbidden
+from tandem_operator.domain.nested import held, items, mapping, number, text, texts
 from tandem_operator.domain.observed import (
     LABEL_DEPLOYMENT,
     Child,
@@ -17,14 +19,9 @@ from tandem_operator.domain.observed import (
     Observed,
     Pod,
     Resource,
-    held,
-    items,
-    mapping,
     newest_before,
-    number,
+    owner_uids,
     read_pod,
-    text,
-    texts,
 )
 from tandem_operator.domain.quantity import amount
 from tandem_operator.domain.revision import Role
@@ -45,6 +42,9 @@ CHILD_KINDS = (
 MOST_SCRAPES = 60
 """Per object and window: a baseline is then older than asked for by a sixtieth of the window at most, and a document
 with its buckets takes some ten kilobytes per gateway and revision."""
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -123,11 +123,7 @@ def read_resource(body: Json) -> Resource:
 
 def children_of(uid: str, bodies: list[Json]) -> tuple[Child, ...]:
     """Those that name the resource as their owner; another's object under our label is not ours."""
-    return tuple(Child(_without_managed_fields(body)) for body in bodies if _owned_by(uid, body))
-
-
-def _owned_by(uid: str, body: Json) -> bool:
-    return any(text(owner, "uid") == uid for owner in items(body, "metadata", "ownerReferences"))
+    return tuple(Child(_without_managed_fields(body)) for body in bodies if uid in owner_uids(body))
 
 
 def _made_by(children: tuple[Child, ...], pod: Json) -> bool:
@@ -146,17 +142,18 @@ def _without_managed_fields(body: Json) -> Json:
 async def _scrape(pods: tuple[Pod, ...], bodies: Mapping[str, Json], telemetry: Telemetry, now: datetime) -> Scrape:
     gateways = [pod for pod in pods if pod.role is Role.GATEWAY and text(bodies[pod.uid], "status", "podIP")]
     raw = await asyncio.gather(*(telemetry.evidence(text(bodies[pod.uid], "status", "podIP")) for pod in gateways))
-    read = {pod.name: _document(answer) for pod, answer in zip(gateways, raw, strict=True)}
+    read = {pod.name: _document(pod.name, answer) for pod, answer in zip(gateways, raw, strict=True)}
     return Scrape(now, {name: document for name, document in read.items() if document is not None})
 
 
-def _document(answer: Json | None) -> Document | None:
+def _document(pod: str, answer: Json | None) -> Document | None:
     if answer is None:
         return None
     try:
         return read_document(answer)
-    except UnreadableDocument:
+    except UnreadableDocument as error:
         # Evidence of another version counts as no answer: it neither promotes nor fails anything.
+        log.warning("evidence cannot be read pod=%s error=%s", pod, error)
         return None
 
 
@@ -174,11 +171,11 @@ async def _with_pressure(pod: Pod, body: Json, telemetry: Telemetry) -> Pod:
 
 
 def memory_limit(pod: Json) -> int | None:
-    """Bytes that the engine container may use; None where it has no limit."""
+    """Bytes that the engine container may use; None where it has no limit, which a limit of 0 also says."""
     for container in items(pod, "spec", "containers"):
         limit = held(container, "resources", "limits", "memory")
         if text(container, "name") == "engine" and isinstance(limit, str):
-            return int(amount(limit))
+            return int(amount(limit)) or None
     return None
 
 

@@ -3,7 +3,6 @@
 Refuses to know how it works. Probes and scrapes come from another thread, so everything here is read as a plain value.
 """
 
-import time
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
@@ -19,21 +18,21 @@ hangs is not seen here: kopf opens it anew when not even a bookmark came for 70 
 
 
 @dataclass(slots=True)
-class WatchAge:
-    """When the last event of any watched kind came, on the monotonic clock."""
-
-    last_event: float = field(default_factory=time.monotonic)
-
-
-@dataclass(slots=True)
 class Health:
     """Filled by `main` as the process gets on. `lacking` is None until the API server has told our rights."""
 
     clock: Clock
-    age: WatchAge
     leading: bool = False
     lacking: Lacking | None = None
     worklist: Worklist[Key] | None = None
+    _last_event: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.heard()
+
+    def heard(self) -> None:
+        """An event of some watched kind came."""
+        self._last_event = self.clock.monotonic()
 
     def alive(self) -> str | None:
         """Progress, not presence: where there is something to look at, a look finishes within the time."""
@@ -55,7 +54,7 @@ class Health:
         expose(registry, "queue_overdue_seconds", "How late the object is that waits longest.", self._overdue)
 
     def _watch_age(self) -> float:
-        return self.clock.monotonic() - self.age.last_event
+        return self.clock.monotonic() - self._last_event
 
     def _depth(self) -> float:
         return 0.0 if self.worklist is None else float(len(self.worklist))

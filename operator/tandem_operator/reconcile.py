@@ -13,7 +13,8 @@ from tandem_operator.domain.conditions import report
 from tandem_operator.domain.decide import decide
 from tandem_operator.domain.decision import Decision
 from tandem_operator.domain.errors import SpecError, TandemError
-from tandem_operator.domain.observed import Observed, number
+from tandem_operator.domain.nested import number, text
+from tandem_operator.domain.observed import Observed
 from tandem_operator.domain.plan import plan
 from tandem_operator.observe import Sources, observe
 from tandem_operator.ports import Json, Key, Kind
@@ -37,12 +38,15 @@ class Observer(Protocol):
 
 
 async def reconcile(key: Key, sources: Sources, observer: Observer) -> float | None:
-    """Returns seconds until the object wants another look; None: it is gone.
+    """Returns seconds until the object wants another look; None: it is gone, or on its way.
+
+    An object that waits for somebody's finalizer is left as it is: the garbage collector may be taking its children
+    already, and what comes back would be taken again.
 
     Raises StoppedShort or ClusterError where the look or a write failed; the worklist comes back with a back-off.
     """
     resource = await sources.cluster.get(Kind.SPECULATIVE_DEPLOYMENT, key.namespace, key.name)
-    if resource is None:
+    if resource is None or text(resource, "metadata", "deletionTimestamp"):
         sources.history.forget(key)
         return None
     target = Target(resource)

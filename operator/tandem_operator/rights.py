@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple, Protocol
 
-from tandem_operator.domain.observed import held, items
+from tandem_operator.domain.nested import held, items
 from tandem_operator.ports import Json, Kind
 
 LEASE_NAME = "tandem-operator"
@@ -47,10 +47,12 @@ IN_WATCHED = (
 AT_HOME = (
     *_each("coordination.k8s.io", "leases", "create"),
     *_each("coordination.k8s.io", "leases", "get update", LEASE_NAME),
-    *_each("apiextensions.k8s.io", "customresourcedefinitions", "list watch"),
     *_each("", "nodes", "list"),
 )
 """In its own namespace, and what has no namespace."""
+
+OVER_ALL = _each("apiextensions.k8s.io", "customresourcedefinitions", "list watch")
+"""Where every namespace is watched: kopf looks up what there is to watch. In named ones it asks once, at the start."""
 
 DISPENSABLE = frozenset({Right("events.k8s.io", "events", "create"), Right("", "nodes", "list")})
 """Without these something is not told or not chosen well, and everything goes on."""
@@ -75,8 +77,9 @@ async def find_lacking(reviews: Reviews, home: str, watched: Iterable[str]) -> L
 
     Raises ClusterError. An authoriser that cannot list its rules lacks nothing that we know of.
     """
-    wanted: dict[str, tuple[Right, ...]] = {home: AT_HOME}
-    for namespace in tuple(watched) or (home,):
+    namespaces = tuple(watched)
+    wanted: dict[str, tuple[Right, ...]] = {home: AT_HOME if namespaces else (*AT_HOME, *OVER_ALL)}
+    for namespace in namespaces or (home,):
         wanted[namespace] = (*wanted.get(namespace, ()), *IN_WATCHED)
     found = [
         (right in DISPENSABLE, f"{right} in {namespace}")

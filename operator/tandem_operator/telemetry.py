@@ -4,6 +4,7 @@ Refuses to know what the numbers mean. No answer within the deadline is None: ab
 """
 
 import asyncio
+import json
 import logging
 
 import aiohttp
@@ -13,6 +14,9 @@ from tandem_operator.ports import Json, Pressure
 
 ANSWER_SECONDS = 3.0
 """Pods answer from memory; one that needs longer is in trouble, and the look does not wait for it."""
+
+LARGEST_ANSWER_BYTES = 16 << 20
+"""A gateway's evidence takes some ten kilobytes per revision and policy; more than this is no evidence."""
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +44,18 @@ class PodTelemetry:
         try:
             async with asyncio.timeout(ANSWER_SECONDS), self._session.get(url) as answer:
                 answer.raise_for_status()
-                found = await answer.json()
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+                found = json.loads(await _body(answer))
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, RecursionError) as error:
             log.warning("no answer pod=%s asked=%s error=%s", address, what, type(error).__name__)
             return None
         return found if isinstance(found, dict) else None
+
+
+async def _body(answer: aiohttp.ClientResponse) -> bytes:
+    """The whole body; raises ValueError for one that does not end."""
+    body = bytearray()
+    async for chunk in answer.content.iter_any():
+        body += chunk
+        if len(body) > LARGEST_ANSWER_BYTES:
+            raise ValueError("the answer is too long")
+    return bytes(body)

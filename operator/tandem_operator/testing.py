@@ -16,7 +16,8 @@ from typing import Any
 
 from tandem_operator.domain import record
 from tandem_operator.domain.errors import ClusterError, Conflict
-from tandem_operator.domain.observed import Fetched, items, text, texts
+from tandem_operator.domain.nested import items, text, texts
+from tandem_operator.domain.observed import Fetched, owner_uids
 from tandem_operator.domain.samples import Admitted, Document
 from tandem_operator.ports import Json, Key, Kind, Pressure
 
@@ -197,7 +198,7 @@ class Controllers:
         """Garbage collection, owner by owner."""
         objects = self._cluster.objects
         alive = {body["metadata"]["uid"] for body in objects.values()}
-        owned = {key: _owner_uids(body) for key, body in objects.items()}
+        owned = {key: owner_uids(body) for key, body in objects.items()}
         lost = [key for key, owners in owned.items() if owners and alive.isdisjoint(owners)]
         for key in lost:
             del objects[key]
@@ -209,7 +210,7 @@ class Controllers:
         digest = sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:10]
         names = [f"{deployment['metadata']['name']}-{digest}-{index}" for index in range(wanted)]
         held = [body for (kind, _, _), body in self._cluster.objects.items() if kind is Kind.POD]
-        ours = [body for body in held if deployment["metadata"]["uid"] in _owner_uids(body)]
+        ours = [body for body in held if deployment["metadata"]["uid"] in owner_uids(body)]
         for body in ours:
             if body["metadata"]["name"] not in names:
                 del self._cluster.objects[Kind.POD, body["metadata"]["namespace"], body["metadata"]["name"]]
@@ -247,10 +248,6 @@ class Controllers:
     def _policy(self, namespace: str, name: str) -> Any:
         held = self._cluster.objects.get((Kind.CONFIG_MAP, namespace, f"{name}-policy"))
         return None if held is None else json.loads(held["data"]["policy.json"])
-
-
-def _owner_uids(body: Json) -> list[str]:
-    return [text(owner, "uid") for owner in items(body, "metadata", "ownerReferences")]
 
 
 def _is_ready(pod: Json) -> bool:

@@ -64,9 +64,9 @@ async def connect(kubeconfig: Path | None) -> AsyncIterator[client.ApiClient]:
     settings = client.Configuration()
     try:
         if kubeconfig is None:
-            config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+            config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]  # partly typed
         else:
-            await config.load_kube_config(  # type: ignore[no-untyped-call]
+            await config.load_kube_config(  # type: ignore[no-untyped-call]  # as above
                 config_file=str(kubeconfig), client_configuration=settings
             )
     except (ConfigException, OSError) as error:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from tandem_runtime.domain import policy
 from tandem_runtime.domain.errors import SettingRefused, TandemError
 from tandem_runtime.settings import Settings, read_settings
 
@@ -280,7 +281,6 @@ def _run_serve(arguments: argparse.Namespace, _settings: Settings) -> int:
 
 
 def _pair_options(arguments: argparse.Namespace) -> "PairOptions":
-    from tandem_runtime.domain import policy  # noqa: PLC0415
     from tandem_runtime.serve import PairOptions  # noqa: PLC0415  # engines and HTTP, only for who serves
 
     if arguments.min_draft_tokens > arguments.max_draft_tokens:

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from tandem_operator.rights import AT_HOME, IN_WATCHED, Right
+from tandem_operator.rights import AT_HOME, IN_WATCHED, OVER_ALL, Right
 
 TEMPLATES = Path(__file__).parents[2] / "charts" / "tandem" / "templates"
 
@@ -36,4 +36,4 @@ def test_what_is_granted_where_the_operator_watches_is_what_it_needs() -> None:
 def test_what_is_granted_at_home_and_in_the_whole_cluster_is_what_it_needs() -> None:
     documents = yaml.safe_load_all(plain((TEMPLATES / "rights.yaml").read_text()))
     granted = [rule for document in documents if document is not None for rule in document.get("rules") or []]
-    assert rights(granted) == set(AT_HOME)
+    assert rights(granted) == {*AT_HOME, *OVER_ALL}

@@ -100,42 +100,48 @@ def fetch(url: str) -> str:
     return httpx.get(url, timeout=5).text
 
 
-def test_a_container_finds_what_its_specification_promises(cluster: Cluster, namespace: str) -> None:
-    environment = [
-        POD_IP,
-        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
-        {"name": "TEAM", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['team']"}}},
-        {"name": "SECRET", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "password"}}},
-        {"name": "COLOUR", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "colour"}}},
-        {"name": "ABSENT", "valueFrom": {"configMapKeyRef": {"name": "none", "key": "x", "optional": True}}},
-        {"name": "MEMORY", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}},
-        {"name": "TOGETHER", "value": "$(COLOUR)-$(TEAM)-$(UNKNOWN)"},
-    ]
-    program = python(
-        """
-        import json, os, pathlib, sys
-        token = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount")
-        names = ("NODE", "TEAM", "SECRET", "COLOUR", "MEMORY", "TOGETHER", "PREFIX_colour")
-        print(json.dumps({
-            "environment": {name: os.environ[name] for name in names},
-            "absent": "ABSENT" in os.environ,
-            "arguments": sys.argv[1:3],
-            "pid": os.getpid(),
-            "host name": os.uname().nodename,
-            "files": {path: pathlib.Path(path).read_text() for path in sys.argv[3:]},
-            "token parts": (token / "token").read_text().count("."),
-            "namespace": (token / "namespace").read_text(),
-            "cwd": os.getcwd(),
-        }))
-        """
-    )
+PROMISED = [
+    POD_IP,
+    {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+    {"name": "TEAM", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['team']"}}},
+    {"name": "SECRET", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "password"}}},
+    {"name": "COLOUR", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "colour"}}},
+    {"name": "ABSENT", "valueFrom": {"configMapKeyRef": {"name": "none", "key": "x", "optional": True}}},
+    {"name": "MEMORY", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}},
+    {"name": "TOGETHER", "value": "$(COLOUR)-$(TEAM)-$(UNKNOWN)"},
+]
+"""Every kind of variable that a container may ask for."""
+
+TELL = python(
+    """
+    import json, os, pathlib, sys
+    token = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount")
+    names = ("NODE", "TEAM", "SECRET", "COLOUR", "MEMORY", "TOGETHER", "PREFIX_colour")
+    print(json.dumps({
+        "environment": {name: os.environ[name] for name in names},
+        "absent": "ABSENT" in os.environ,
+        "arguments": sys.argv[1:3],
+        "pid": os.getpid(),
+        "host name": os.uname().nodename,
+        "files": {path: pathlib.Path(path).read_text() for path in sys.argv[3:]},
+        "token parts": (token / "token").read_text().count("."),
+        "namespace": (token / "namespace").read_text(),
+        "cwd": os.getcwd(),
+    }))
+    """
+)
+"""Prints what a container finds around it."""
+
+
+def build_seer() -> Object:
+    """A pod that asks for all that a specification can promise, and tells what it got."""
     pod = build_pod(
         "seer",
-        *program,
+        *TELL,
         container={
             "args": ["$(COLOUR)", "$$(COLOUR)", "/keys/password", "/settings/c", "/shared/init"],
             "workingDir": "/shared",
-            "env": environment,
+            "env": PROMISED,
             "envFrom": [{"prefix": "PREFIX_", "configMapRef": {"name": "settings"}}],
             "resources": {"limits": {"memory": "128Mi"}},
             "volumeMounts": [
@@ -159,10 +165,14 @@ def test_a_container_finds_what_its_specification_promises(cluster: Cluster, nam
         ],
     )
     pod["metadata"]["labels"] = {"team": "blue"}
+    return pod
+
+
+def test_a_container_finds_what_its_specification_promises(cluster: Cluster, namespace: str) -> None:
     cluster.apply(
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"colour": "red"}},
         {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "stringData": {"password": "sesame"}},
-        pod,
+        build_seer(),
         namespace=namespace,
     )
     done = cluster.wait("pod", "seer", namespace=namespace, until=ended)

@@ -8,7 +8,7 @@ from tests.domain.simulated_world import QUICK, V2, World, changed, installed, p
 from tandem_operator.domain.actions import Action, Failure, Outcome, Plan, Verb
 from tandem_operator.domain.conditions import CONDITIONS, report
 from tandem_operator.domain.decide import decide
-from tandem_operator.domain.observed import items, text
+from tandem_operator.domain.nested import items, text
 from tandem_operator.domain.progress import read
 from tandem_operator.domain.progress import write as written
 

@@ -9,10 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem_runtime.domain.errors import DraftLost, OutOfOrder, StaleOffset, TargetLost
-from tandem_runtime.domain.sampling import coupled_choice
-from tandem_runtime.domain.session import (
-    TRANSITIONS,
+from tandem_runtime.domain.commands import (
     Choose,
     Command,
     Counts,
@@ -23,12 +20,12 @@ from tandem_runtime.domain.session import (
     Propose,
     Request,
     Run,
-    Session,
-    Signal,
     Spent,
-    State,
     Verify,
 )
+from tandem_runtime.domain.errors import DraftLost, OutOfOrder, StaleOffset, TargetLost
+from tandem_runtime.domain.sampling import coupled_choice
+from tandem_runtime.domain.session import TRANSITIONS, Session, Signal, State
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import (
     FinishReason,

@@ -47,6 +47,10 @@ def test_a_firing_alert_that_names_an_object_is_read() -> None:
         alert(labels={"namespace": ""}),
         alert(labels={"specdep": ""}),
         alert(labels={"alertname": ""}),
+        alert(labels={"specdep": "chat/status"}),
+        alert(labels={"specdep": "../chat"}),
+        alert(labels={"namespace": "llm?limit=1"}),
+        alert(labels={"namespace": "n" * 64}),
         {"status": "firing"},
     ],
 )
@@ -66,15 +70,26 @@ def test_unknown_fields_are_ignored() -> None:
         ([], "version"),
         ({"version": "3", "alerts": []}, "version"),
         ({"version": "4"}, "alerts"),
-        ({"version": "4", "alerts": ["x"]}, "alerts[0]"),
-        (body(alert(startsAt="yesterday")), "alerts[0].startsAt"),
-        (body(alert(startsAt="2026-01-31T12:00:00")), "alerts[0].startsAt"),
     ],
 )
 def test_what_is_no_such_body_is_refused_with_the_path(wrong: object, path: str) -> None:
     with pytest.raises(SpecError) as refused:
         read_webhook(wrong)
     assert refused.value.path == path
+
+
+@pytest.mark.parametrize(
+    ("wrong", "path"),
+    [
+        ("x", "alerts[0]"),
+        (alert(startsAt="yesterday"), "alerts[0].startsAt"),
+        (alert(startsAt="2026-01-31T12:00:00"), "alerts[0].startsAt"),
+        (alert(labels={"note": "x" * 8192}), "alerts[0].labels"),
+    ],
+)
+def test_an_alert_that_cannot_be_read_is_named_and_does_not_stand_in_the_way_of_the_next(wrong: Any, path: str) -> None:
+    hook = read_webhook(body(wrong, alert()))
+    assert ([error.path for error in hook.malformed], len(hook.firing)) == ([path], 1)
 
 
 @given(

@@ -5,6 +5,7 @@ Shared by the operator's scenarios; nothing here is under test.
 
 import copy
 import itertools
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -159,10 +160,12 @@ def final(stage: Stage) -> dict[str, Any]:
 
 
 TIMES = ("uid", "resourceVersion", "generation", "observedGeneration", "lastTransitionTime", "since", "at")
-STAMPS = ("tandem.dev/changed-at", "tandem.dev/stable-since", "tandem.dev/applied", "tandem.dev/record")
+STAMPS = ("tandem.dev/changed-at", "tandem.dev/stable-since", "tandem.dev/applied")
+RECORD = "tandem.dev/record"
 
 
 def _timeless(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _timeless(held) for key, held in value.items() if key not in (*TIMES, *STAMPS)}
+        read = {key: json.loads(held) if key == RECORD else held for key, held in value.items()}
+        return {key: _timeless(held) for key, held in read.items() if key not in (*TIMES, *STAMPS)}
     return [_timeless(item) for item in value] if isinstance(value, list) else value

@@ -5,6 +5,7 @@ Sources of the numbered cases: kopf #686 and its old tracker's #129 (C38), dask-
 
 import copy
 import itertools
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -109,6 +110,15 @@ async def test_an_object_that_is_gone_wants_no_more_looks() -> None:
     stage = await Stage().settle()
     del stage.cluster.objects[ADDRESS]
     assert await stage.look() is None
+
+
+async def test_an_object_that_waits_for_a_finalizer_is_left_to_the_garbage_collector() -> None:
+    stage = await Stage().settle()
+    stage.cluster.objects[ADDRESS]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    await stage.cluster.delete(Kind.DEPLOYMENT, "llm", "chat-gateway")
+    before = len(stage.cluster.writes)
+    assert await stage.look() is None
+    assert len(stage.cluster.writes) == before
 
 
 # Wrong specs
@@ -224,6 +234,24 @@ async def test_a_child_that_the_api_refuses_is_named_until_the_spec_is_edited() 
     assert "spec.template: Invalid value" in stage.message("Accepted")
     await stage.settle()
     assert stage.condition("Accepted") == ("True", "Valid")
+
+
+async def test_a_canary_that_the_api_refuses_does_not_keep_speculation_from_being_switched_off() -> None:
+    stage = await Stage().settle()
+
+    def refuse(verb: str, kind: Kind, name: str) -> ClusterError | None:
+        refused = verb == "apply" and kind is Kind.DEPLOYMENT and name not in made
+        return Refused(f"apply {kind} {name}", "spec.template: Invalid value") if refused else None
+
+    made = stage.children(Kind.DEPLOYMENT)
+    stage.edit(target__podTemplate={"spec": {"containers": "engine"}}, speculation__mode="Off")
+    with stage.cluster.failing(refuse):
+        for _ in range(3):
+            with pytest.raises(StoppedShort):
+                await stage.look()
+            stage.pass_time(2.0)
+    policy = json.loads(stage.cluster.objects[Kind.CONFIG_MAP, "llm", "chat-policy"]["data"]["policy.json"])
+    assert (policy["speculation"]["state"], stage.condition("Accepted")) == ("Off", ("False", "ChildRefused"))
 
 
 async def test_somebody_elses_write_in_between_means_another_look_and_no_stale_status() -> None:

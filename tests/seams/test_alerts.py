@@ -39,11 +39,13 @@ def holding_chat() -> MemoryCluster:
 
 
 @contextmanager
-def serving(cluster: MemoryCluster, *, trouble: str | None = None) -> Iterator[httpx.Client]:
+def serving(
+    cluster: MemoryCluster, *, trouble: str | None = None, watched: tuple[str, ...] = ()
+) -> Iterator[httpx.Client]:
     registry = CollectorRegistry()
 
     async def build() -> Any:
-        sink = AlertSink(cluster, TOKEN, registry)
+        sink = AlertSink(cluster, TOKEN, registry, watched=watched)
         return build_app(sink, alive=lambda: None, ready=lambda: trouble, registry=registry)
 
     port = free_port()
@@ -95,8 +97,50 @@ def test_a_full_object_asks_the_sender_to_come_again() -> None:
     assert len(alerts_on(cluster)) == 20
 
 
-@pytest.mark.parametrize("given", [None, "Bearer wrong", "Basic let-me-in", "Bearer let-me-i"])
-def test_without_the_token_nothing_is_recorded(given: str | None) -> None:
+def several(*bodies: dict[str, Any]) -> dict[str, Any]:
+    return {"version": "4", "alerts": [alert for one in bodies for alert in one["alerts"]]}
+
+
+def test_one_alert_that_cannot_be_recorded_keeps_no_other_from_being_recorded() -> None:
+    cluster = holding_chat()
+    cluster.put(Kind.SPECULATIVE_DEPLOYMENT, {"metadata": {"namespace": "llm", "name": "other"}, "spec": {}})
+
+    def planted(verb: str, kind: Kind, name: str) -> Unavailable | None:
+        return Unavailable(verb, "planted") if name == "other" else None
+
+    with serving(cluster) as client, cluster.failing(planted):
+        assert client.post("/v1/alerts", json=several(body(specdep="other"), body())).status_code == 503
+    assert len(alerts_on(cluster)) == 1
+
+
+def test_one_alert_that_cannot_be_read_is_told_and_keeps_no_other_from_being_recorded() -> None:
+    cluster = holding_chat()
+    wrong = body()
+    wrong["alerts"][0]["startsAt"] = "yesterday"
+    with serving(cluster) as client:
+        answer = client.post("/v1/alerts", json=several(wrong, body()))
+        assert (answer.status_code, "alerts[0].startsAt is 'yesterday'" in answer.json()["error"]) == (400, True)
+        assert 'tandem_operator_alerts_total{result="malformed"} 1.0' in client.get("/metrics").text
+    assert len(alerts_on(cluster)) == 1
+
+
+def test_an_alert_for_a_namespace_that_is_not_watched_is_unknown_and_nothing_is_asked_of_the_api() -> None:
+    cluster = holding_chat()
+    with serving(cluster, watched=("another",)) as client, cluster.failing(lambda verb, *_: Unavailable(verb, "asked")):
+        answer = client.post("/v1/alerts", json=body())
+        assert (answer.status_code, answer.json()["results"]) == (202, ["unknown"])
+
+
+def test_a_flood_about_one_object_is_one_write_and_its_rest_is_asked_for_again() -> None:
+    cluster = holding_chat()
+    flood = several(*(body(revision=str(number)) for number in range(1000)))
+    with serving(cluster) as client:
+        assert client.post("/v1/alerts", json=flood).status_code == 503
+    assert ([verb for verb, _, _ in cluster.writes], len(alerts_on(cluster))) == (["annotate"], 20)
+
+
+@pytest.mark.parametrize("given", [None, "Bearer wrong", "Basic let-me-in", "Bearer let-me-i", b"Bearer \xff"])
+def test_without_the_token_nothing_is_recorded(given: str | bytes | None) -> None:
     cluster = holding_chat()
     with serving(cluster) as client:
         headers = {} if given is None else {"Authorization": given}
@@ -107,11 +151,25 @@ def test_without_the_token_nothing_is_recorded(given: str | None) -> None:
 
 @pytest.mark.parametrize(
     ("content", "status"),
-    [(b"", 400), (b"{", 400), (b"[]", 400), (b'{"version": "3"}', 400), (b"\xff\xfe", 400), (b"x" * (1 << 21), 413)],
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b"[]", 400),
+        (b'{"version": "3"}', 400),
+        (b"\xff\xfe", 400),
+        (b"[" * 100_000, 400),
+        (b"x" * (1 << 21), 413),
+    ],
 )
 def test_a_malformed_body_is_refused_for_good(content: bytes, status: int) -> None:
     with serving(holding_chat()) as client:
         assert client.post("/v1/alerts", content=content).status_code == status
+
+
+def test_a_charset_that_nobody_knows_changes_nothing() -> None:
+    with serving(holding_chat()) as client:
+        headers = {"Content-Type": "application/json; charset=martian"}
+        assert client.post("/v1/alerts", json=body(), headers=headers).status_code == 202
 
 
 def test_readiness_names_the_trouble() -> None:

@@ -164,7 +164,7 @@ async def test_the_event_loop_turns_while_the_model_computes() -> None:
     ids=["fault", "memory", "device memory"],
 )
 async def test_a_failing_step_fails_its_own_requests_and_no_later_ones(
-    failure: Callable[[], Exception], expected: type[TandemError]
+    failure: Callable[[], Exception], expected: type[TandemError], caplog: pytest.LogCaptureFixture
 ) -> None:
     model = WatchedModel(failure)
     with target_of(model) as target:
@@ -175,6 +175,8 @@ async def test_a_failing_step_fails_its_own_requests_and_no_later_ones(
             await target.verify(round_of("bad"))
         after = await target.verify(round_of("good", 1, 1, CHAIN_AFTER_1[1:4]))
     assert (before.token, after.accepted, after.token) == (5, 3, CHAIN_AFTER_1[4])
+    assert f"step failed rows=1 error={type(failure()).__name__} at forward:" in caplog.text
+    assert "kernel" not in caplog.text  # a fault's own words may hold what a user wrote
 
 
 async def test_nan_logits_fail_their_own_session_only() -> None:

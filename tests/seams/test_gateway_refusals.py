@@ -9,6 +9,7 @@ import pytest
 from tests.seams.gateway_peers import running_gateway, until
 
 from tandem_runtime.engines.scripted import chain_logits
+from tandem_runtime.gateway.delivery import report_failure
 from tandem_runtime.gateway.keys import ApiKeys
 from tandem_runtime.gateway.serving import Limits
 from tandem_runtime.testing import constant
@@ -111,6 +112,21 @@ async def test_fields_that_ask_for_nothing_or_are_honoured_are_taken(fields: dic
     async with running_gateway(chain_logits) as running:
         reply = await running.http.post("/v1/chat/completions", json={**CHAT, **fields})
     assert reply.status_code == 200, reply.text
+
+
+def test_a_fault_of_ours_is_logged_by_its_place_and_without_what_the_user_wrote(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def take(table: dict[str, int], prompt: str) -> int:
+        return table[prompt]
+
+    try:
+        take({}, "a secret prompt")
+    except KeyError as error:
+        failure = report_failure(error)
+    assert (failure.status, "secret" in failure.body) == (500, False)
+    assert "request failed error=KeyError at take:" in caplog.text
+    assert "secret" not in caplog.text
 
 
 async def test_every_failure_has_openais_error_shape() -> None:

@@ -152,6 +152,16 @@ async def test_a_status_is_a_branch_of_the_error_tree_in_the_servers_own_words(
     assert str(caught.value) == "PATCH /api/v1/namespaces/llm/services/chat: spec.replicas: must be >= 0"
 
 
+async def test_an_object_that_does_not_fit_its_type_is_refused_though_the_server_calls_it_an_error_of_its_own() -> None:
+    words = (
+        "failed to create typed patch object (llm/chat; v1, Kind=Service): .spec.prots: field not declared in schema"
+    )
+    async with serving() as (api, cluster):
+        api.reply = api.answer({"kind": "Status", "message": words}, 500)
+        with pytest.raises(Refused, match="field not declared in schema"):
+            await cluster.apply(Kind.SERVICE, SERVICE)
+
+
 async def test_a_missing_object_is_none_to_a_read_and_fine_to_a_delete_and_unavailable_to_a_write() -> None:
     async with serving() as (api, cluster):
         api.reply = api.answer({"kind": "Status", "message": "not found"}, 404)

@@ -118,6 +118,8 @@ async def test_memory_of_a_ready_engine_is_its_share_of_the_limit() -> None:
     [
         ([{"name": "engine", "resources": {"limits": {"memory": "1Gi"}}}], 1 << 30),
         ([{"name": "engine", "resources": {}}], None),
+        ([{"name": "engine", "resources": {"limits": {"memory": "0"}}}], None),
+        ([{"name": "engine", "resources": {"limits": {"memory": "100m"}}}], None),
         ([{"name": "other", "resources": {"limits": {"memory": "1Gi"}}}], None),
         ([], None),
     ],

@@ -52,13 +52,24 @@ async def test_evidence_and_memory_come_from_their_paths(heard: tuple[Pod, PodTe
     assert pod.paths == ["/internal/evidence", "/internal/memory"]
 
 
-@pytest.mark.parametrize(("body", "status"), [(b"", 200), (b"{", 200), (b"[]", 200), (b"\xff\xfe", 200), (b"{}", 500)])
+@pytest.mark.parametrize(
+    ("body", "status"), [(b"", 200), (b"{", 200), (b"[]", 200), (b"\xff\xfe", 200), (b"{}", 500), (b"[" * 100_000, 200)]
+)
 async def test_an_answer_that_is_no_object_is_no_answer(
     heard: tuple[Pod, PodTelemetry], body: bytes, status: int
 ) -> None:
     pod, pods = heard
     pod.body, pod.status = body, status
     assert (await pods.evidence(HOST), await pods.pressure(HOST)) == (None, None)
+
+
+async def test_an_answer_that_does_not_end_is_no_answer(
+    heard: tuple[Pod, PodTelemetry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod, pods = heard
+    monkeypatch.setattr(telemetry, "LARGEST_ANSWER_BYTES", len(json.dumps(MEMORY)) - 1)
+    pod.body = json.dumps(MEMORY).encode()
+    assert await pods.evidence(HOST) is None
 
 
 @pytest.mark.parametrize("change", [{"workingSetBytes": "7"}, {"kvBasisPoints": None}, {"preempting": 1}])

@@ -7,8 +7,8 @@ from prometheus_client import CollectorRegistry
 
 from tandem_operator.metrics import LookMetrics
 from tandem_operator.ports import Json, Key, Kind
-from tandem_operator.probes import SILENCE_SECONDS, Health, WatchAge
-from tandem_operator.rights import AT_HOME, IN_WATCHED, Lacking, Right, find_lacking
+from tandem_operator.probes import SILENCE_SECONDS, Health
+from tandem_operator.rights import AT_HOME, IN_WATCHED, OVER_ALL, Lacking, Right, find_lacking
 from tandem_operator.testing import FixedClock
 from tandem_operator.worklist import Worklist
 
@@ -31,7 +31,8 @@ class Authoriser:
         return {"status": {"incomplete": self.incomplete, "resourceRules": self.rules.get(spec["namespace"], [])}}
 
 
-ALL = [rule(right) for right in (*AT_HOME, *IN_WATCHED)]
+NEEDED = (*AT_HOME, *OVER_ALL, *IN_WATCHED)
+ALL = [rule(right) for right in NEEDED]
 ANYTHING = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
 
 
@@ -40,9 +41,9 @@ async def test_whoever_has_everything_lacks_nothing(rules: list[dict[str, Any]])
     assert await find_lacking(Authoriser({"home": rules}), "home", ()) == Lacking()
 
 
-@pytest.mark.parametrize("missing", [*AT_HOME, *IN_WATCHED], ids=str)
+@pytest.mark.parametrize("missing", NEEDED, ids=str)
 async def test_each_missing_verb_is_named_and_only_nodes_and_events_can_be_done_without(missing: Right) -> None:
-    rules = [rule(right) for right in (*AT_HOME, *IN_WATCHED) if right != missing]
+    rules = [rule(right) for right in NEEDED if right != missing]
     found = await find_lacking(Authoriser({"home": rules}), "home", ())
     words = (f"{missing} in home",)
     dispensable = missing.resource in ("nodes", "events")
@@ -51,7 +52,7 @@ async def test_each_missing_verb_is_named_and_only_nodes_and_events_can_be_done_
 
 async def test_a_right_on_another_object_is_not_ours() -> None:
     other = [{**rule(right), "resourceNames": ["another"]} if right.name else rule(right) for right in AT_HOME]
-    found = await find_lacking(Authoriser({"home": [*other, *map(rule, IN_WATCHED)]}), "home", ())
+    found = await find_lacking(Authoriser({"home": [*other, *map(rule, (*OVER_ALL, *IN_WATCHED))]}), "home", ())
     assert found.needed == tuple(
         f"{verb} leases.coordination.k8s.io tandem-operator in home" for verb in ("get", "update")
     )
@@ -69,7 +70,7 @@ async def test_an_authoriser_that_cannot_list_its_rules_is_believed() -> None:
 
 
 def test_readiness_names_what_is_missing() -> None:
-    health = Health(FixedClock(), WatchAge())
+    health = Health(FixedClock())
     assert health.ready() == "the API server has not said yet which rights we have"
     health.lacking = Lacking(("update a in home", "list b in home"), ("list nodes in home",))
     assert health.ready() == "rights are missing: update a in home, list b in home"
@@ -84,7 +85,7 @@ async def test_an_operator_with_nothing_to_look_at_is_alive_and_one_that_hangs_i
         raise AssertionError("nobody runs the worklist here")
 
     worklist: Worklist[Key] = Worklist(look, clock=clock)
-    health = Health(clock, WatchAge(0.0), worklist=worklist)
+    health = Health(clock, worklist=worklist)
     clock.advance(SILENCE_SECONDS * 10)
     assert health.alive() is None
     await worklist.add(Key("llm", "chat"))
@@ -105,7 +106,7 @@ async def test_gauges_and_looks_are_in_the_registry() -> None:
 
     timed = LookMetrics(registry, clock).timed(look)
     worklist: Worklist[Key] = Worklist(timed, clock=clock)
-    health = Health(clock, WatchAge(0.0), leading=True, worklist=worklist)
+    health = Health(clock, leading=True, worklist=worklist)
     health.expose(registry)
     await worklist.add(Key("llm", "chat"))
     assert [await timed(Key("llm", name)) for name in ("chat", "gone")] == [1.0, None]
@@ -119,3 +120,5 @@ async def test_gauges_and_looks_are_in_the_registry() -> None:
     gauges = ("leading", "queue_depth", "watch_age_seconds", "queue_overdue_seconds")
     values = [registry.get_sample_value(f"tandem_operator_{name}") for name in gauges]
     assert values == [1.0, 1.0, 6.0, 0.0]
+    health.heard()
+    assert registry.get_sample_value("tandem_operator_watch_age_seconds") == 0.0

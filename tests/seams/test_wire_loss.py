@@ -158,7 +158,7 @@ async def test_a_bug_in_the_engine_is_target_lost_without_what_the_user_wrote(ca
         engine.error = KeyError("a secret prompt")
         with pytest.raises(TargetLost, match="the engine failed with KeyError"):
             await remote.verify(verify(opened, "s"))
-        assert "error=KeyError at=_raise" in caplog.text
+        assert "error=KeyError at _raise" in caplog.text
         assert "secret" not in caplog.text
 
 

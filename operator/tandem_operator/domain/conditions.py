@@ -14,8 +14,10 @@ from datetime import datetime
 
 from tandem_operator.domain import health, progress, record
 from tandem_operator.domain.actions import Outcome, Verb
+from tandem_operator.domain.bounds import fitted
 from tandem_operator.domain.decision import CheckVerdict, Decision, Figures, GateResult, GateVerdict
-from tandem_operator.domain.observed import Observed, Pod, StoredRevision, items, mapping, number, text
+from tandem_operator.domain.nested import items, mapping, number, text
+from tandem_operator.domain.observed import Observed, Pod, StoredRevision
 from tandem_operator.domain.progress import Progress, SpeculationReason, SpeculationState, Stage
 from tandem_operator.domain.revision import NOTHING, Role, RoleHash
 from tandem_operator.domain.templates import Owner, selector
@@ -58,7 +60,7 @@ def report(seen: Observed, decision: Decision, outcome: Outcome) -> Mapping[str,
         "conditions": _conditions(view),
     }
     status["phase"] = _phase(view)
-    status = {name: value for name, value in {**status, **_views(view)}.items() if value is not None}
+    status = fitted({name: value for name, value in {**status, **_views(view)}.items() if value is not None})
     return None if status == old else status
 
 
@@ -252,7 +254,7 @@ def _reconciling(view: View) -> GateResult:
     if unsettled:
         return GateResult(_TRUE, "WaitingForPods", f"{', '.join(unsettled)}: not every pod is current and ready")
     in_force = number(decision.policy, "number")
-    behind = [pod.name for pod in seen.of_role(Role.GATEWAY) if not _follows(view, pod, in_force)]
+    behind = [pod.name for pod in seen.of_role(Role.GATEWAY) if not seen.follows(pod, in_force)]
     if behind:
         return GateResult(_TRUE, "WaitingForGateways", f"policy {in_force} has not reached every gateway")
     return GateResult(_FALSE, "Settled", "everything is as the spec asks")
@@ -266,11 +268,6 @@ def _rollout_ahead(decision: Decision) -> bool:
 def _is_bad(decision: Decision) -> bool:
     last = decision.progress.rolled_back
     return last is not None and last.bad and last.revision == decision.current
-
-
-def _follows(view: View, pod: Pod, in_force: int) -> bool:
-    document = view.seen.documents.get(pod.name)
-    return document is not None and document.policy >= in_force
 
 
 def _stalled(view: View) -> GateResult:
@@ -447,7 +444,7 @@ def _gateway(view: View) -> dict[str, object]:
         "replicas": 0 if workload is None else workload.total,
         "ready": 0 if workload is None else workload.ready,
         "policy": in_force,
-        "policyObservedBy": sum(_follows(view, pod, in_force) for pod in gateways) if in_force else 0,
+        "policyObservedBy": sum(view.seen.follows(pod, in_force) for pod in gateways) if in_force else 0,
     }
 
 

@@ -24,7 +24,8 @@ from tandem_operator.domain.decision import (
     Weight,
 )
 from tandem_operator.domain.errors import SpecError
-from tandem_operator.domain.observed import Observed, number, text
+from tandem_operator.domain.nested import number, text
+from tandem_operator.domain.observed import Observed
 from tandem_operator.domain.progress import Progress, SpeculationReason, SpeculationState, Stage
 from tandem_operator.domain.revision import Revision, Role
 from tandem_operator.domain.situation import Course, Situation
@@ -307,7 +308,8 @@ def _keep_serving(at: Situation) -> Decision:
     stalled = GateResult(
         GateVerdict.OPEN,
         "RevisionLost",
-        "the ControllerRevision that served is gone; pods and policy are left as they are; restore it from a backup",
+        "the ControllerRevision that served is gone; pods and policy are left as they are; restore it from a backup, "
+        "or delete this object and create it anew",
     )
     held = _hold_everything(at.seen, None)
     return replace(held, spec=at.spec, refusal=at.refusal, current=at.current, stalled=stalled)

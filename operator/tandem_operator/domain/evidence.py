@@ -21,7 +21,7 @@ from operator import sub as difference_of
 
 from tandem_operator.domain import record
 from tandem_operator.domain.intervals import ERROR_RATIOS, SlotSums, error_evidence
-from tandem_operator.domain.samples import Arm, Buckets, Document, Scrape, Shadow, Slot, Stratum
+from tandem_operator.domain.samples import Arm, Buckets, Document, Scrape, Shadow, Slot, Stratum, has_grown
 
 SETTLING = timedelta(seconds=15)
 """After its end a slot is left alone this long, until every gateway has closed it."""
@@ -129,15 +129,24 @@ def _keep_boots(before: Evidence, scrape: Scrape, present: frozenset[str]) -> Ev
 
 
 def _boot(evidence: Evidence, pod: str, document: Document) -> Boot:
+    """The newest sums of a boot; one that contradicts its own earlier sums is not believed, and those stand."""
     both = (evidence.canary, evidence.stable)
-    chosen = (held for held in document.strata if held.policy >= evidence.since and held.revision in both)
-    return Boot(pod=pod, strata=tuple(chosen))
+    chosen = {_key(held): held for held in document.strata if held.policy >= evidence.since and held.revision in both}
+    kept = evidence.boots.get(document.boot)
+    for stratum in () if kept is None else kept.strata:
+        if _key(stratum) not in chosen or not has_grown(stratum, chosen[_key(stratum)]):
+            chosen[_key(stratum)] = stratum
+    return Boot(pod=pod, strata=tuple(chosen.values()))
+
+
+def _key(stratum: Stratum) -> tuple[int, str]:
+    return (stratum.policy, stratum.revision)
 
 
 def _totals(strata: Iterable[Stratum]) -> tuple[Stratum, ...]:
     totals: dict[tuple[int, str], Stratum] = {}
     for stratum in strata:
-        key = (stratum.policy, stratum.revision)
+        key = _key(stratum)
         totals[key] = plus(totals[key], stratum) if key in totals else stratum
     return tuple(totals[key] for key in sorted(totals))
 
@@ -146,9 +155,8 @@ def _close_slots(evidence: Evidence, scrape: Scrape, present: frozenset[str], le
     patience = SETTLING if present <= set(scrape.documents) else WAIT_FOR_SILENT_GATEWAYS
     until = max(evidence.slots_until, scrape.at - patience)
     listed = (slot for document in scrape.documents.values() for slot in document.slots)
-    due = [
-        slot for slot in listed if evidence.slots_until < _end(slot, length) <= until and slot.policy >= evidence.since
-    ]
+    after, to = _seconds(evidence.slots_until), _seconds(until)
+    due = [slot for slot in listed if after < _end(slot, length) <= to and slot.policy >= evidence.since]
     sums = {(held.policy, held.of, held.arm): held.sums for held in evidence.slots}
     for key, tokens, milliseconds in units(due):
         sums[key] = sums.get(key, SlotSums()).plus(tokens, milliseconds)
@@ -156,8 +164,13 @@ def _close_slots(evidence: Evidence, scrape: Scrape, present: frozenset[str], le
     return replace(evidence, slots=slots, slots_until=until)
 
 
-def _end(slot: Slot, length: timedelta) -> datetime:
-    return record.EPOCH + (slot.slot + 1) * length
+def _end(slot: Slot, length: timedelta) -> float:
+    """When a slot ends, in seconds since 1970; gateways may name one that no calendar reaches."""
+    return (slot.slot + 1) * length.total_seconds()
+
+
+def _seconds(moment: datetime) -> float:
+    return (moment - record.EPOCH).total_seconds()
 
 
 def units(slots: Iterable[Slot]) -> Iterable[tuple[tuple[int, str, Arm], int, int]]:
@@ -251,7 +264,8 @@ def in_window(now: Scrape, baseline: Scrape | None, revision: str) -> Stratum | 
     for document in now.documents.values():
         known = _by_policy(earlier.get(document.boot), revision)
         for policy, stratum in _by_policy(document, revision).items():
-            parts.append(minus(stratum, known[policy]) if policy in known else stratum)
+            continued = policy in known and has_grown(known[policy], stratum)
+            parts.append(minus(stratum, known[policy]) if continued else stratum)
     return total_of(parts)
 
 
@@ -262,7 +276,7 @@ def _by_policy(document: Document | None, revision: str) -> dict[int, Stratum]:
 
 def slots_in_window(now: Scrape, *, window_seconds: int, slot_seconds: int) -> Mapping[tuple[int, str, Arm], SlotSums]:
     """The closed slots that ended within the window, by (policy, revision or target hash, arm)."""
-    length, start = timedelta(seconds=slot_seconds), now.at - timedelta(seconds=window_seconds)
+    length, start = timedelta(seconds=slot_seconds), _seconds(now.at) - window_seconds
     listed = (slot for document in now.documents.values() for slot in document.slots)
     sums: dict[tuple[int, str, Arm], SlotSums] = {}
     for key, tokens, milliseconds in units(slot for slot in listed if _end(slot, length) > start):

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from tandem_operator.domain import templates
 from tandem_operator.domain.errors import Bug
+from tandem_operator.domain.nested import held
 from tandem_operator.domain.overlay import overlaid
 from tandem_operator.domain.pools import Terms, choose
 from tandem_operator.domain.revision import HASH_VERSION, Role, RoleHash, draft_values, revision_of, target_values
@@ -88,8 +89,7 @@ def live_part(spec: Spec, role: Role) -> JsonObject:
 
 def live_part_of(deployment: JsonObject) -> JsonObject | None:
     """The live part that a Deployment was last written with; None where it has none."""
-    annotations = _held(deployment, "metadata", "annotations")
-    text = annotations.get(LIVE_ANNOTATION) if isinstance(annotations, Mapping) else None
+    text = held(deployment, "metadata", "annotations", LIVE_ANNOTATION)
     return json.loads(text) if isinstance(text, str) else None
 
 
@@ -107,7 +107,7 @@ def role_deployment(owner: Owner, role: Role, data: JsonObject, *, live: JsonObj
     if not isinstance(named, str):
         raise Bug(f"revision data of {owner.name} have no {role}")
     role_hash = RoleHash(named)
-    overlay = _held(data, "values", str(role), "podTemplate")
+    overlay = held(data, "values", str(role), "podTemplate")
     template = overlaid(_object(data, "templates", str(role)), live)
     if isinstance(overlay, Mapping):
         template = overlaid(template, overlay)
@@ -308,14 +308,8 @@ def _metadata(owner: Owner, name: str, found: Mapping[str, str]) -> dict[str, ob
     return {"name": name, "namespace": owner.namespace, "labels": dict(found), "ownerReferences": [reference]}
 
 
-def _held(value: object, *path: str) -> object:
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
-
-
 def _object(data: JsonObject, *path: str) -> JsonObject:
-    found = _held(data, *path)
+    found = held(data, *path)
     if not isinstance(found, Mapping):
         raise Bug(f"revision data hold no {'.'.join(path)}")
     return found

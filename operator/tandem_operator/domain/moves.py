@@ -16,6 +16,7 @@ from tandem_operator.domain.observed import (
     ANNOTATION_RECORD,
     ANNOTATION_STABLE_SINCE,
     ANNOTATION_VERDICT,
+    GROUP,
     MadeStableBy,
     RevisionVerdict,
 )
@@ -73,9 +74,8 @@ def take_back(at: Situation, course: Course, to: str, *, by: MadeStableBy, endin
     gone = at.stable_name
     returning = send(at, course, Signal.TAKEN_BACK, revision=to, reason=str(by))
     taken_back = _taken_back(at, gone, ending)
-    spared = (
-        ending.bad and course.progress.refused == at.current
-    )  # the verdict refuses `gone`; the spec's stays refused
+    # A bad verdict refuses `gone` by itself, so that the spec's revision can stay refused.
+    spared = ending.bad and course.progress.refused == at.current
     refused = course.progress.refused if spared else gone
     returning = replace(returning, progress=replace(returning.progress, refused=refused, rolled_back=taken_back))
     returning = returning.warn("RollingBack", _short(f"from {gone} to {to}: {ending.reason}: {ending.note}"))
@@ -118,7 +118,7 @@ def _record(at: Situation, course: Course, revision: str, *, verdict: RevisionVe
         ANNOTATION_REASON: ending.reason,
         ANNOTATION_RECORD: _story(at, revision, course.checks, reason=ending.reason, note=ending.note),
     }
-    return course.mark(revision, annotations, f"revision {revision} ended: {ending.reason}")
+    return course.judge(revision, annotations, f"revision {revision} ended: {ending.reason}")
 
 
 def _story(at: Situation, revision: str, checks: Sequence[CheckResult], *, reason: str, note: str) -> str:
@@ -132,7 +132,9 @@ def _story(at: Situation, revision: str, checks: Sequence[CheckResult], *, reaso
         "reason": reason,
         "note": note,
         "checks": [record.dump(check) for check in checks],
-        "reversedBy": "kubectl tandem rollback" if reason == "Promoted" else "an edit of a hashed field, or retry",
+        "reversedBy": f"{GROUP}/rollback-to"
+        if reason == "Promoted"
+        else f"an edit of a hashed field, or {GROUP}/retry",
     }
     return json.dumps(story, sort_keys=True)
 

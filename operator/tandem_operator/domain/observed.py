@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from tandem_operator.domain import progress, record
+from tandem_operator.domain.nested import items, mapping, number, text, texts
 from tandem_operator.domain.progress import Progress
 from tandem_operator.domain.revision import Revision, RevisionName, Role, RoleHash
 from tandem_operator.domain.samples import Document, Scrape
@@ -225,6 +226,11 @@ class Observed:
     def documents(self) -> Mapping[str, Document]:
         return {} if self.scrape is None else self.scrape.documents
 
+    def follows(self, gateway: Pod, policy: int) -> bool:
+        """Whether a gateway says that it has heard of this policy or a later one."""
+        document = self.documents.get(gateway.name)
+        return document is not None and document.policy >= policy
+
     def of_role(self, role: Role) -> tuple[Pod, ...]:
         return tuple(pod for pod in self.pods if pod.role is role and not pod.leaving)
 
@@ -311,6 +317,11 @@ def read_pod(body: Mapping[str, object]) -> Pod:
     )
 
 
+def owner_uids(body: Mapping[str, object]) -> tuple[str, ...]:
+    """Who owns an object of the API."""
+    return tuple(text(owner, "uid") for owner in items(body, "metadata", "ownerReferences"))
+
+
 def newest_before(scrapes: tuple[Scrape, ...], moment_before: datetime) -> Scrape | None:
     """The newest of the kept scrapes from `moment_before` or earlier: the baseline of a window that starts there."""
     old = [scrape for scrape in scrapes if scrape.at <= moment_before]
@@ -344,42 +355,6 @@ def _read_fetched(message: str) -> Fetched | None:
         return record.load(Fetched, json.loads(message))
     except ValueError:
         return Fetched(error=message)
-
-
-def held(body: object, *path: str) -> object:
-    """What lies at a path of nested JSON objects; None where any part is missing."""
-    for name in path:
-        body = body.get(name) if isinstance(body, dict) else None
-    return body
-
-
-def text(body: object, *path: str) -> str:
-    """The text at a path; "" where there is none."""
-    found = held(body, *path)
-    return found if isinstance(found, str) else ""
-
-
-def number(body: object, *path: str, default: int = 0) -> int:
-    """The whole number at a path, or `default`."""
-    found = held(body, *path)
-    return found if isinstance(found, int) else default
-
-
-def mapping(body: object, *path: str) -> Mapping[str, object]:
-    """The object at a path; empty where there is none."""
-    found = held(body, *path)
-    return found if isinstance(found, dict) else {}
-
-
-def texts(body: object, *path: str) -> Mapping[str, str]:
-    """The object at a path as names and texts, as labels, annotations and ConfigMap data are."""
-    return {key: value for key, value in mapping(body, *path).items() if isinstance(value, str)}
-
-
-def items(body: object, *path: str) -> tuple[Mapping[str, object], ...]:
-    """The objects in the list at a path; empty where there is none."""
-    found = held(body, *path)
-    return tuple(item for item in found if isinstance(item, dict)) if isinstance(found, list) else ()
 
 
 def moment(body: object, *path: str) -> datetime | None:

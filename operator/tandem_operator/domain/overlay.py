@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TypeGuard
 
+from tandem_operator.domain.nested import held
+
 JsonObject = Mapping[str, object]
 
 MERGED_BY_NAME = frozenset({"containers", "initContainers"})
@@ -63,9 +65,9 @@ def _lists_laid_over(key: str, below: list[object], above: list[object]) -> list
 
 
 def _by_key(below: list[object], above: list[object], key: str, *, merge: bool) -> list[object]:
-    entries = {_held(item, key): item for item in below}
+    entries = {held(item, key): item for item in below}
     for item in above:
-        name = _held(item, key)
+        name = held(item, key)
         old = entries.get(name)
         if merge and isinstance(old, Mapping) and isinstance(item, Mapping):
             entries[name] = overlaid(old, item)
@@ -78,14 +80,10 @@ def _both(one: object, other: object) -> dict[str, object]:
     """One node selector term that demands what both demand."""
     joined: dict[str, object] = {}
     for field in ("matchExpressions", "matchFields"):
-        demands = [*_listed(_held(one, field)), *_listed(_held(other, field))]
+        demands = [*_listed(held(one, field)), *_listed(held(other, field))]
         if demands:
             joined[field] = demands
     return joined
-
-
-def _held(item: object, key: str) -> object:
-    return item.get(key) if isinstance(item, Mapping) else None
 
 
 def _listed(value: object) -> Sequence[object]:

@@ -11,9 +11,9 @@ Refuses to know why it was decided so, and how writes are carried out.
    the next look, which ends the stage; a verdict that is missing is written again.
 4. *Creates*: the ControllerRevision, then what pods need, then Deployments and their size. Idempotent by name, since
    names carry hashes.
-5. *Weights*: the policy, numbered only when it changes; the same policy again is no write. It names only revisions
-whose
-   pods are there, or nobody's.
+5. *Weights*: the policy, numbered only when it changes; the same policy again is no write. It sends nobody to pods that
+   were not made. Where all that it sends somebody to have their Deployments it is written before the creates, so that a
+   child which the API server refuses holds up no abort and no switch.
 6. *Deletes* come last, and only after every gateway reports the policy that no longer needs what goes. An alert's
    annotation goes once the persisted status echoes it. Deleting twice is success.
 
@@ -29,8 +29,9 @@ from tandem_operator.domain.actions import Action, Plan, Verb
 from tandem_operator.domain.alerts import PREFIX
 from tandem_operator.domain.decision import Decision, JsonObject, PodsWanted
 from tandem_operator.domain.errors import Bug
-from tandem_operator.domain.observed import GROUP, Child, Observed, Pod, mapping, number, text
-from tandem_operator.domain.revision import Role, revision_of
+from tandem_operator.domain.nested import mapping, number, text
+from tandem_operator.domain.observed import GROUP, Child, Observed, Pod
+from tandem_operator.domain.revision import Role, RoleHash, revision_of
 from tandem_operator.domain.spec import Spec
 from tandem_operator.domain.templates import Owner
 
@@ -122,17 +123,26 @@ def _children(
     if not decision.shares or decision.policy is None:
         return
     policy = _policy(decision, seen, owner)
-    first = seen.child("ConfigMap", manifests.policy_name(owner)) is None
+    early = seen.child("ConfigMap", manifests.policy_name(owner)) is None or _are_made(decision, seen, owner, data)
+    why = f"policy {number(decision.policy, 'number')}: {_weights(decision)}"
     yield manifests.gateway_account(owner), "gateways read their policy under it"
     yield manifests.gateway_role(owner), "gateways read their policy and pods"
     yield manifests.gateway_role_binding(owner), "gateways read their policy and pods"
-    if first:
-        yield policy, "gateways need a policy to start with"
+    if early:
+        yield policy, why
     for pods in decision.pods:
         yield _deployment(pods, seen, spec, owner, data), f"{pods.replicas} {pods.role} pods for {pods.revision}"
     yield from _edge(decision, spec, owner, data)
-    if not first:
-        yield policy, f"policy {number(decision.policy, 'number')}: {_weights(decision)}"
+    if not early:
+        yield policy, why
+
+
+def _are_made(decision: Decision, seen: Observed, owner: Owner, data: Mapping[str, JsonObject]) -> bool:
+    """Whether every revision that somebody is sent to has its Deployments."""
+    used = [data[share.revision] for share in decision.shares if share.weight or share.shadow]
+    roles = [(role, RoleHash(text(held, role))) for held in used for role in (Role.TARGET, Role.DRAFT)]
+    names = [manifests.role_name(owner, role, role_hash) for role, role_hash in roles if role_hash]
+    return all(seen.child("Deployment", name) is not None for name in names)
 
 
 def _edge(decision: Decision, spec: Spec, owner: Owner, data: Mapping[str, JsonObject]) -> Iterator[Wanted]:
@@ -224,7 +234,7 @@ def _goodbye(decision: Decision, seen: Observed, owner: Owner) -> Iterator[Actio
     """What is no longer needed, once nothing is left to write and every gateway follows the policy in force."""
     gateways = seen.of_role(Role.GATEWAY)
     in_force = number(decision.policy, "number")
-    behind = [pod for pod in gateways if pod.ready and not _follows(pod, seen, in_force)]
+    behind = [pod for pod in gateways if pod.ready and not seen.follows(pod, in_force)]
     if behind:
         yield from _replace_stuck(behind, decision, seen, owner)
         return
@@ -237,10 +247,6 @@ def _goodbye(decision: Decision, seen: Observed, owner: Owner) -> Iterator[Actio
                 yield _delete(budget, "its pods go")
     for revision in decision.forgotten:
         yield _delete(seen.child("ControllerRevision", f"{owner.name}-{revision}"), "beyond spec.revisionHistoryLimit")
-
-
-def _follows(pod: Pod, seen: Observed, in_force: int) -> bool:
-    return pod.name in seen.documents and seen.documents[pod.name].policy >= in_force
 
 
 def _replace_stuck(behind: list[Pod], decision: Decision, seen: Observed, owner: Owner) -> Iterator[Action]:

@@ -149,7 +149,9 @@ class Progress:
     """All that decisions remember.
 
     `refused` is not tried again until a hashed field changes or `retry` says so. `handled` maps a command annotation to
-    the value that was last handled, whole. `figures_at` is when live figures were last put into status.
+    the value that was last handled, whole. `figures_at` is when live figures were last put into status. `marks` are
+    annotations by revision that follow from this progress and are written after it: they stay until they stand on the
+    ControllerRevision, so that a kill between the two writes loses none of them.
     """
 
     rollout: Rollout = field(default_factory=Rollout)
@@ -159,6 +161,7 @@ class Progress:
     handled: Mapping[str, str] = field(default_factory=dict)
     alerts: tuple[AnsweredAlert, ...] = ()
     figures_at: datetime | None = None
+    marks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def read(status: Mapping[str, object]) -> Progress | None:

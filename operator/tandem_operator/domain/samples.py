@@ -8,7 +8,7 @@ Acceptance and shadow sums lie in 128 *buckets* by hash(unit), where the unit is
 a session). A *slot* is a short span of one target pod's time in which speculation is on or off for everybody.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -16,6 +16,8 @@ from enum import StrEnum
 from tandem_operator.domain import record
 
 BUCKETS = 128
+LARGEST = 2**53
+"""Whole numbers up to here are exact as floats; no gateway lives to count as far."""
 NO_BUCKETS: tuple[int, ...] = (0,) * BUCKETS
 
 
@@ -106,7 +108,7 @@ class UnreadableDocument(ValueError):
 
 
 def read_document(raw: object) -> Document:
-    """The document in a gateway's answer; raises UnreadableDocument.
+    """The document in a gateway's answer; raises UnreadableDocument, also for sums that no traffic can have.
 
     Sums that a young stratum does not have yet stay absent, which is not the same as zero.
     """
@@ -114,9 +116,43 @@ def read_document(raw: object) -> Document:
         document = record.load(Document, raw)
     except record.RecordError as refused:
         raise UnreadableDocument(str(refused)) from refused
+    wrong = next((number for number in _numbers(record.dump(document)) if not 0 <= number < LARGEST), None)
+    if wrong is not None:
+        raise UnreadableDocument(f"{wrong} is no count: wanted 0 to {LARGEST - 1}")
+    if len({(stratum.policy, stratum.revision) for stratum in document.strata}) < len(document.strata):
+        raise UnreadableDocument("two strata of one policy and revision")
     for stratum in document.strata:
         _demand_whole_buckets(stratum)
+        _demand_parts_below_wholes(stratum)
     return document
+
+
+def _numbers(value: object) -> Iterator[int]:
+    """Every whole number in a dumped value."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        yield value
+    elif isinstance(value, dict | list):
+        for held in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(held)
+
+
+def _demand_parts_below_wholes(stratum: Stratum) -> None:
+    """No more is accepted or matched than was examined."""
+    pairs: list[tuple[int, int]] = []
+    if stratum.acceptance is not None:
+        pairs += zip(stratum.acceptance.accepted, stratum.acceptance.examined, strict=True)
+    if stratum.shadow is not None:
+        pairs += zip(stratum.shadow.matched, stratum.shadow.examined, strict=True)
+    if any(part > whole for part, whole in pairs):
+        raise UnreadableDocument(f"revision {stratum.revision}, policy {stratum.policy}: more accepted than examined")
+
+
+def has_grown(before: Stratum, after: Stratum) -> bool:
+    """Whether `after` can be a later answer of the same boot: no sum of it is smaller."""
+    old, new = record.dump(before), record.dump(after)
+    return all(name in new for name in old) and all(
+        one <= other for name in old for one, other in zip(_numbers(old[name]), _numbers(new[name]), strict=True)
+    )
 
 
 def _demand_whole_buckets(stratum: Stratum) -> None:

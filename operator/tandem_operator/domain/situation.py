@@ -12,7 +12,8 @@ from tandem_operator.domain import gates
 from tandem_operator.domain.decision import CheckResult, Event, GateResult, JsonObject, Mark, Weight
 from tandem_operator.domain.errors import SpecError
 from tandem_operator.domain.evidence import Evidence
-from tandem_operator.domain.observed import Observed, RevisionVerdict, StoredRevision, items, number
+from tandem_operator.domain.nested import items, number, text
+from tandem_operator.domain.observed import Observed, RevisionVerdict, StoredRevision
 from tandem_operator.domain.progress import Progress
 from tandem_operator.domain.revision import Revision, RevisionName, Role, RoleHash, revision_of
 from tandem_operator.domain.spec import Spec, parse
@@ -56,6 +57,11 @@ class Situation:
     def is_bad(self, name: str) -> bool:
         return name in self.revisions and self.revisions[name].verdict is RevisionVerdict.BAD
 
+    def is_marked(self, name: str, annotations: Mapping[str, str]) -> bool:
+        """Whether these annotations stand on a revision."""
+        child = self.seen.child("ControllerRevision", f"{self.seen.resource.name}-{name}")
+        return child is not None and annotations.items() <= child.annotations.items()
+
     def ready(self, role: Role, role_hash: RoleHash) -> int:
         """Ready pods of a role hash."""
         workload = self.seen.workload(role, role_hash)
@@ -81,7 +87,9 @@ def read(seen: Observed) -> Situation:
         (revision for revision in revisions.values() if revision.stable_since is not None),
         key=lambda revision: (revision.stable_since, revision.number),
     )
-    stable = pointed[-1] if pointed else None
+    # The one that status names serves; where its record is gone, an older pointer says nothing of what serves now.
+    served = text(seen.resource.status, "stableRevision")
+    stable = pointed[-1] if pointed and served in ("", *revisions) else None
     return Situation(
         seen=seen,
         spec=spec,
@@ -138,3 +146,8 @@ class Course:
 
     def mark(self, revision: str, annotations: Mapping[str, str], why: str) -> "Course":
         return replace(self, marks=(*self.marks, Mark(revision, annotations, why)))
+
+    def judge(self, revision: str, annotations: Mapping[str, str], why: str) -> "Course":
+        """A mark that follows from what progress says: progress remembers it until it is written."""
+        kept = {**self.progress.marks, revision: {**self.progress.marks.get(revision, {}), **annotations}}
+        return replace(self.mark(revision, annotations, why), progress=replace(self.progress, marks=kept))

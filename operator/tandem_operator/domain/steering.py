@@ -37,23 +37,27 @@ FLOOR_DECIDES_FROM_PERCENT = 50
 
 
 def settle(at: Situation, course: Course) -> Course:
-    """A stage that waited for the pointer ends when the pointer is there, and what was for cause is marked so."""
+    """A stage that waited for the pointer ends when the pointer is there, and marks that are still missing are made."""
     moved = course.progress.rollout
     arrived = moved.stage is Stage.INSTALLING or moved.revision == at.stable_name
     if at.stable is not None and arrived:
         course = send(at, course, Signal.POINTER_MOVED)
     if moved.stage is Stage.COMPLETING and arrived:
         course = replace(course, progress=replace(course.progress, rolled_back=None))
-    return _mark_bad(at, course)
+    return _mark_again(at, course)
 
 
-def _mark_bad(at: Situation, course: Course) -> Course:
-    """Progress is written before the mark; a kill between the two must not leave a bad revision unmarked."""
-    last = course.progress.rolled_back
-    if last is None or not last.bad or last.revision not in at.revisions or at.is_bad(last.revision):
-        return course
-    annotations = {ANNOTATION_VERDICT: str(RevisionVerdict.BAD), ANNOTATION_REASON: last.reason}
-    return course.mark(last.revision, annotations, f"revision {last.revision} was taken back: {last.reason}")
+def _mark_again(at: Situation, course: Course) -> Course:
+    """Progress is written before the marks that follow from it; a kill between the two must lose none."""
+    kept = {
+        revision: annotations
+        for revision, annotations in course.progress.marks.items()
+        if revision in at.revisions and not at.is_marked(revision, annotations)
+    }
+    course = replace(course, progress=replace(course.progress, marks=kept))
+    for revision, annotations in kept.items():
+        course = course.mark(revision, annotations, f"what was decided of revision {revision} is not on it yet")
+    return course
 
 
 # Commands and alerts
@@ -104,7 +108,7 @@ def _obey_retry(at: Situation, course: Course, command: Command) -> Course:
     if refused not in at.revisions:
         return course
     annotations = {ANNOTATION_VERDICT: str(RevisionVerdict.UNKNOWN), ANNOTATION_REASON: "Retried"}
-    return course.mark(refused, annotations, f"revision {refused} may be tried again, by command")
+    return course.judge(refused, annotations, f"revision {refused} may be tried again, by command")
 
 
 def _obey_promote(at: Situation, course: Course, command: Command) -> Course:

@@ -9,6 +9,7 @@ same annotation, however often it comes, and writing it twice is writing it once
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +18,11 @@ from tandem_operator.domain.errors import SpecError
 
 ANNOTATION_PREFIX = "alert.tandem.dev/"
 VERSION = "4"
+LARGEST_ANNOTATION_BYTES = 8192
+"""Twenty of these fit on an object, whose annotations the API server bounds to 256 KiB together."""
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""Namespaces and objects; anything else names none, and would lead elsewhere as part of a path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +40,19 @@ class Firing:
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """What a body holds for us: firing alerts that name an object, and how many others were left alone."""
+    """What a body holds for us: firing alerts that name an object, how many others were left alone, and what is wrong
+    with those that cannot be read: they do not stand in the way of the rest."""
 
     firing: tuple[Firing, ...]
     ignored: int
+    malformed: tuple[SpecError, ...] = ()
+
+    def by_object(self) -> Mapping[tuple[str, str], list[Firing]]:
+        """The firing alerts by (namespace, name) of the object that they name."""
+        found: dict[tuple[str, str], list[Firing]] = {}
+        for alert in self.firing:
+            found.setdefault((alert.namespace, alert.deployment), []).append(alert)
+        return found
 
 
 def read_webhook(body: object) -> Webhook:
@@ -48,9 +63,19 @@ def read_webhook(body: object) -> Webhook:
     alerts = body.get("alerts")
     if not isinstance(alerts, list):
         raise SpecError("alerts", type(alerts).__name__, "must be a list of alerts")
-    found = [_firing(alert, f"alerts[{index}]") for index, alert in enumerate(alerts)]
-    firing = tuple(alert for alert in found if alert is not None)
-    return Webhook(firing, ignored=len(found) - len(firing))
+    found = [_firing_or_error(alert, f"alerts[{index}]") for index, alert in enumerate(alerts)]
+    return Webhook(
+        firing=tuple(alert for alert in found if isinstance(alert, Firing)),
+        ignored=found.count(None),
+        malformed=tuple(alert for alert in found if isinstance(alert, SpecError)),
+    )
+
+
+def _firing_or_error(alert: object, path: str) -> Firing | SpecError | None:
+    try:
+        return _firing(alert, path)
+    except SpecError as error:
+        return error
 
 
 def _firing(alert: object, path: str) -> Firing | None:
@@ -60,9 +85,9 @@ def _firing(alert: object, path: str) -> Firing | None:
     if alert.get("status") != "firing" or not isinstance(labels, Mapping):
         return None
     named = {str(key): str(value) for key, value in labels.items()}
-    if not named.get("namespace") or not named.get("specdep") or not named.get("alertname"):
+    if not named.get("alertname") or not all(_NAME.fullmatch(named.get(key, "")) for key in ("namespace", "specdep")):
         return None
-    return Firing(
+    firing = Firing(
         name=named["alertname"],
         namespace=named["namespace"],
         deployment=named["specdep"],
@@ -71,6 +96,10 @@ def _firing(alert: object, path: str) -> Firing | None:
         revision=named.get("revision", ""),
         labels=tuple(sorted(named.items())),
     )
+    size = len(_value(firing))
+    if size > LARGEST_ANNOTATION_BYTES:
+        raise SpecError(f"{path}.labels", f"{size} bytes", f"must be at most {LARGEST_ANNOTATION_BYTES} as JSON")
+    return firing
 
 
 def _fingerprint(labels: Mapping[str, str]) -> str:
@@ -91,6 +120,11 @@ def _time(value: object, path: str) -> datetime:
 def annotation(alert: Firing, *, uid: str) -> tuple[str, str]:
     """Name and value of the annotation that records `alert` on the object with this uid."""
     key = json.dumps([alert.fingerprint, alert.starts_at.isoformat(), uid, alert.revision])
+    digest = hashlib.sha256(key.encode()).hexdigest()[:32]
+    return f"{ANNOTATION_PREFIX}{digest}", _value(alert)
+
+
+def _value(alert: Firing) -> str:
     value = {
         "name": alert.name,
         "fingerprint": alert.fingerprint,
@@ -98,5 +132,4 @@ def annotation(alert: Firing, *, uid: str) -> tuple[str, str]:
         "revision": alert.revision,
         "labels": dict(alert.labels),
     }
-    digest = hashlib.sha256(key.encode()).hexdigest()[:32]
-    return f"{ANNOTATION_PREFIX}{digest}", json.dumps(value, sort_keys=True)
+    return json.dumps(value, sort_keys=True)

@@ -15,7 +15,11 @@ Refuses to know HTTP and gRPC codes: those are chosen at the edges, in one table
     |-- ModelRefused          a model folder or a pair that cannot be served; says which file or field
     |-- PolicyRefused         a policy document that cannot be followed; the last good one stays in force
     `-- SettingRefused        an option or a file given at the start is wrong; says which and what to do
+
+What is not of the tree is a bug. Its message may hold what a user wrote, so logs say `origin` of it instead.
 """
+
+import traceback
 
 
 class TandemError(Exception):
@@ -76,3 +80,9 @@ class PolicyRefused(TandemError):
 
 class SettingRefused(TandemError):
     """What a command was started with is wrong: the message names the option, the value and what would be right."""
+
+
+def origin(error: BaseException) -> str:
+    """An error's kind and where it was raised, innermost first, without its message: `KeyError at take:12 < read:7`."""
+    frames = reversed(traceback.extract_tb(error.__traceback__)[-5:])
+    return f"{type(error).__name__} at {' < '.join(f'{frame.name}:{frame.lineno}' for frame in frames)}"

@@ -50,27 +50,6 @@ from tandem_runtime.domain.tokens import (
     VerifyRound,
 )
 
-__all__ = [
-    "FINAL",
-    "TRANSITIONS",
-    "Choose",
-    "Command",
-    "Counts",
-    "Emit",
-    "Finish",
-    "OpenDraft",
-    "OpenTarget",
-    "Propose",
-    "Request",
-    "Run",
-    "Session",
-    "Signal",
-    "Spent",
-    "State",
-    "Verify",
-    "diagram",
-]
-
 
 class State(StrEnum):
     OPENING = "opening"

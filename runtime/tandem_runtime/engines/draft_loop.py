@@ -10,59 +10,34 @@ Every failure is a DraftLost: whatever the reason, the driver goes on with K = 0
 """
 
 from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from tandem_runtime.domain.errors import BadRequest, DraftLost, TandemError
 from tandem_runtime.domain.tokens import (
-    Capabilities,
     Opened,
     OpenSession,
     Proposal,
     ProposeRound,
     ScoreTokens,
-    SessionId,
     SparseRow,
     TokenId,
     Verification,
 )
-from tandem_runtime.engines.pace import Pace
+from tandem_runtime.engines.batched import BatchedEngine
 from tandem_runtime.engines.sampler import guess
-from tandem_runtime.engines.sessions import EngineFacts, Session, Sessions, refuse_foreign_ids
-from tandem_runtime.engines.step_loop import CHUNK_TOKENS, StepLoop, Want, Work
-from tandem_runtime.ports import Clock, StepModel
+from tandem_runtime.engines.sessions import Session, refuse_foreign_ids
+from tandem_runtime.engines.step_loop import Want, Work
 
 __all__ = ["BatchedDraft"]
 
-Self = TypeVar("Self", bound="BatchedDraft")
 Result = TypeVar("Result")
 
 
-class BatchedDraft:
-    """`ports.DraftEngine` over any `StepModel`. A context manager: inside it the model's thread runs."""
+class BatchedDraft(BatchedEngine):
+    """`ports.DraftEngine` over any `StepModel`."""
 
-    def __init__(
-        self,
-        model: StepModel,
-        facts: EngineFacts,
-        *,
-        clock: Clock,
-        chunk_tokens: int = CHUNK_TOKENS,
-        pace: Pace | None = None,
-    ) -> None:
-        self._capabilities = facts.capabilities(model)
-        self._end_tokens = facts.end_tokens
-        self._loop = StepLoop(model, clock=clock, lost=DraftLost, chunk_tokens=chunk_tokens, pace=pace)
-        self._sessions = Sessions(model, self._loop, incarnation=facts.incarnation, forgotten=DraftLost)
-
-    def __enter__(self: Self) -> Self:
-        self._loop.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.stop()
-
-    async def capabilities(self) -> Capabilities:
-        return self._capabilities
+    lost: ClassVar = DraftLost
+    forgotten: ClassVar = DraftLost
 
     async def open(self, request: OpenSession) -> Opened:
         return await _or_lost(self._admit(request))
@@ -73,9 +48,6 @@ class BatchedDraft:
     async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
         """One bit per id; the ids then count as committed. An id beyond the draft's context scores false."""
         return await _or_lost(self._loop.submit(request.session, self._score(request)))
-
-    async def close(self, session: SessionId) -> None:
-        await self._sessions.drop(session)
 
     async def _admit(self, request: OpenSession) -> Opened:
         if not request.prompt:

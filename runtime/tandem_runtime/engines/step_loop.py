@@ -30,7 +30,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from tandem_runtime.domain.errors import Overloaded, TandemError
+from tandem_runtime.domain.errors import Overloaded, TandemError, origin
 from tandem_runtime.domain.tokens import SessionId, TokenId
 from tandem_runtime.engines.pace import UNPACED, Pace
 from tandem_runtime.ports import Clock, Logits, Row, StepModel
@@ -313,7 +313,7 @@ class StepLoop:
         try:
             outputs = self._model.forward(rows)
         except Exception as error:  # the jobs of this step fail; those of the next must not
-            _log.exception("step failed rows=%d", len(plan))
+            _log.error("step failed rows=%d error=%s", len(plan), origin(error))
             for job, _ in plan:
                 self._finish(job, error=self._as_ours(error))
             return

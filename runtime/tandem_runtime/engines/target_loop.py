@@ -13,58 +13,33 @@ forward pass is taken by id 0, which changes nothing, because nothing after a re
 """
 
 from collections.abc import AsyncIterator, Sequence
-from typing import TypeVar
+from typing import ClassVar
 
 from tandem_runtime.domain.errors import BadRequest, SessionLost, StaleOffset, TargetLost
 from tandem_runtime.domain.tokens import (
-    Capabilities,
     Opened,
     OpenSession,
     Proposal,
     RunRounds,
-    SessionId,
     TokenId,
     TokenLogprob,
     Verdict,
     VerifyRound,
 )
-from tandem_runtime.engines.pace import Pace
+from tandem_runtime.engines.batched import BatchedEngine
 from tandem_runtime.engines.sampler import report_logprob, verify
-from tandem_runtime.engines.sessions import EngineFacts, Session, Sessions, refuse_foreign_ids
-from tandem_runtime.engines.step_loop import CHUNK_TOKENS, Emit, StepLoop, Want, Work
-from tandem_runtime.ports import Clock, Logits, StepModel
+from tandem_runtime.engines.sessions import Session, refuse_foreign_ids
+from tandem_runtime.engines.step_loop import Emit, Want, Work
+from tandem_runtime.ports import Logits
 
 __all__ = ["BatchedTarget"]
 
-Self = TypeVar("Self", bound="BatchedTarget")
 
+class BatchedTarget(BatchedEngine):
+    """`ports.TargetEngine` over any `StepModel`."""
 
-class BatchedTarget:
-    """`ports.TargetEngine` over any `StepModel`. A context manager: inside it the model's thread runs."""
-
-    def __init__(
-        self,
-        model: StepModel,
-        facts: EngineFacts,
-        *,
-        clock: Clock,
-        chunk_tokens: int = CHUNK_TOKENS,
-        pace: Pace | None = None,
-    ) -> None:
-        self._capabilities = facts.capabilities(model)
-        self._end_tokens = facts.end_tokens
-        self._loop = StepLoop(model, clock=clock, lost=TargetLost, chunk_tokens=chunk_tokens, pace=pace)
-        self._sessions = Sessions(model, self._loop, incarnation=facts.incarnation, forgotten=SessionLost)
-
-    def __enter__(self: Self) -> Self:
-        self._loop.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.stop()
-
-    async def capabilities(self) -> Capabilities:
-        return self._capabilities
+    lost: ClassVar = TargetLost
+    forgotten: ClassVar = SessionLost
 
     async def open(self, request: OpenSession) -> Opened:
         """Raises BadRequest for a session that this model can never serve, Overloaded when every slot is taken."""
@@ -76,9 +51,6 @@ class BatchedTarget:
 
     def run(self, request: RunRounds) -> AsyncIterator[Verdict]:
         return self._loop.stream(request.session, lambda emit: self._run(request, emit))
-
-    async def close(self, session: SessionId) -> None:
-        await self._sessions.drop(session)
 
     def _refuse(self, request: OpenSession) -> None:
         limit, vocab = self._capabilities.max_length, self._capabilities.vocab_size

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from tandem_runtime.domain.commands import Emit, Finish
-from tandem_runtime.domain.errors import Cancelled
+from tandem_runtime.domain.errors import Cancelled, origin
 from tandem_runtime.gateway import sse
 from tandem_runtime.gateway.failures import Failure, describe_failure
 from tandem_runtime.gateway.intake import Ask
@@ -61,7 +61,7 @@ def report_failure(error: BaseException) -> Failure:
     """Describe a failure, and log what is nobody's fault but ours."""
     failure = describe_failure(error)
     if failure.status == HTTPStatus.INTERNAL_SERVER_ERROR:
-        log.error("request failed: %s", type(error).__name__, exc_info=error)
+        log.error("request failed error=%s", origin(error))
     return failure
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from tandem_runtime.domain.tokens import TokenId, Verification
+from tandem_runtime.domain.tokens import Verification
 
 MOST_CHOICES = 16
 """Each choice is a session of its own; a request may not fill a gateway alone."""
@@ -64,7 +64,7 @@ class SpeculationWish(BaseModel):
 
     off: bool = False
     minDraftTokens: int | None = Field(default=None, ge=1, le=LONGEST_PROPOSAL)  # noqa: N815 (the API's own spelling)
-    maxDraftTokens: int | None = Field(default=None, ge=1, le=LONGEST_PROPOSAL)  # noqa: N815
+    maxDraftTokens: int | None = Field(default=None, ge=1, le=LONGEST_PROPOSAL)  # noqa: N815 (likewise)
     verification: Annotated[Verification | None, Field(strict=False)] = None
 
     @model_validator(mode="after")
@@ -192,8 +192,3 @@ class ChatRequest(_Common):
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs to be true")
         return self
-
-
-def prompt_ids(prompt: object) -> tuple[TokenId, ...] | None:
-    """The ids of a prompt given as ids; None for one given as text."""
-    return tuple(prompt) if isinstance(prompt, list) else None

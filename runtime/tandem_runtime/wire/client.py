@@ -20,7 +20,7 @@ from typing import Final, Self
 
 import grpc.aio
 
-from tandem_runtime.domain.errors import BadRequest, DraftLost, TandemError, TargetLost
+from tandem_runtime.domain.errors import BadRequest, DraftLost, TandemError, TargetLost, origin
 from tandem_runtime.domain.tokens import (
     Capabilities,
     Opened,
@@ -96,6 +96,11 @@ class RemotePeer:
         """What the engine said when this link was made."""
         return self._require().capabilities
 
+    async def close(self, session: SessionId) -> None:
+        """Sent, not awaited: the engine frees the session when it reads this, or when the stream ends."""
+        if self._link is not None:
+            self._link.close(session)
+
     def _require(self) -> Link:
         if self._link is None:
             raise TargetLost(f"no connection to {self.address}: {self.trouble}")
@@ -126,7 +131,7 @@ class RemotePeer:
         except BadRequest as error:
             return f"the peer speaks another protocol: {error}"
         except Exception as error:  # a fault of ours must not end the keeping: without it the peer is lost for good
-            logger.exception("link failed peer=%s", self.address)
+            logger.error("link failed peer=%s error=%s", self.address, origin(error))
             return f"a fault at this end, {type(error).__name__}"
         return "the peer ended the stream"
 
@@ -171,11 +176,6 @@ class RemoteTarget(RemotePeer):
             async for reply in replies:
                 yield expect(Verdict, reply)
 
-    async def close(self, session: SessionId) -> None:
-        """Sent, not awaited: the target frees the session when it reads this, or when the stream ends."""
-        if self._link is not None:
-            self._link.close(session)
-
 
 class RemoteDraft(RemotePeer):
     """The port `DraftEngine`."""
@@ -197,10 +197,6 @@ class RemoteDraft(RemotePeer):
     async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
         with _as_draft_lost():
             return expect(Scored, await self._require().ask(request.session, request)).matches
-
-    async def close(self, session: SessionId) -> None:
-        if self._link is not None:
-            self._link.close(session)
 
 
 @contextmanager

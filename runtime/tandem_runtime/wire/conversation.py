@@ -11,13 +11,12 @@ harms nothing else.
 import asyncio
 import itertools
 import logging
-import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final
 
-from tandem_runtime.domain.errors import BadRequest, Overloaded, SessionLost, TandemError, TargetLost
+from tandem_runtime.domain.errors import BadRequest, Overloaded, SessionLost, TandemError, TargetLost, origin
 from tandem_runtime.domain.tokens import Incarnation, Opened, SessionId
 from tandem_runtime.wire import codec, transport
 from tandem_runtime.wire.codec import Ended, IncomingRequest
@@ -149,7 +148,7 @@ class Conversation:
         except TandemError as error:
             self._refuse(request.call, error)
         except Exception as error:
-            logger.error("call failed kind=%s error=%s at=%s", request.kind, type(error).__name__, _place(error))
+            logger.error("call failed kind=%s error=%s", request.kind, origin(error))
             self._refuse(request.call, TargetLost(f"the engine failed with {type(error).__name__}; its log says where"))
         finally:
             if request.kind == "open" and seat.bound is None:
@@ -200,9 +199,4 @@ class Conversation:
         try:
             await self._role.close(seat.session)
         except Exception as error:
-            logger.error("close failed error=%s at=%s", type(error).__name__, _place(error))
-
-
-def _place(error: Exception) -> str:
-    """Where it was raised, without the message: that may hold what a user wrote."""
-    return " < ".join(f"{each.name}:{each.lineno}" for each in reversed(traceback.extract_tb(error.__traceback__)[-3:]))
+            logger.error("close failed error=%s", origin(error))

@@ -1,0 +1,84 @@
+"""Answers of a gateway that no traffic explains are no answers, and none of them keeps a decision from being made."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.domain.simulated_world import START
+
+from tandem_operator.domain import evidence, record
+from tandem_operator.domain.samples import (
+    BUCKETS,
+    Arm,
+    Buckets,
+    Document,
+    Scrape,
+    Slot,
+    Stratum,
+    UnreadableDocument,
+    read_document,
+)
+
+ROW = (5, *(0,) * (BUCKETS - 1))
+HONEST = Stratum(policy=3, revision="v2", requests=9, acceptance=Buckets(accepted=ROW, examined=ROW, requests=ROW))
+SLOT = Slot(pod="p", target="t", slot=1, arm=Arm.ON, policy=3, revision="v2", tokens=1, milliseconds=1)
+
+
+def answer(**changes: Any) -> Any:
+    return record.dump(replace(Document(boot="b", policy=3, strata=(HONEST,), slots=(SLOT,)), **changes))
+
+
+def test_an_honest_answer_is_read() -> None:
+    assert read_document(answer()).strata == (HONEST,)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"policy": -1},
+        {"policy": 10**400},
+        {"policy": 1.5},
+        {"policy": float("nan")},
+        {"boot": None},
+        {"boot": 7},
+        {"strata": (replace(HONEST, requests=-9),)},
+        {"strata": (replace(HONEST, rounds=2**53),)},
+        {"strata": (HONEST, HONEST)},
+        {"strata": (replace(HONEST, acceptance=Buckets(accepted=ROW, requests=ROW)),)},
+        {"strata": (replace(HONEST, acceptance=Buckets(accepted=(-1, *ROW[1:]))),)},
+        {"strata": (replace(HONEST, acceptance=Buckets(accepted=ROW[1:])),)},
+        {"slots": (replace(SLOT, milliseconds=-1),)},
+        {"slots": (replace(SLOT, tokens=10**30),)},
+    ],
+    ids=str,
+)
+def test_what_no_traffic_can_have_counted_is_no_answer(changes: dict[str, Any]) -> None:
+    with pytest.raises(UnreadableDocument):
+        read_document(answer(**changes))
+
+
+def scrape(stratum: Stratum, seconds: int = 0) -> Scrape:
+    return Scrape(START + timedelta(seconds=seconds), {"pod": Document(boot="b", policy=3, strata=(stratum,))})
+
+
+SMALLER = replace(HONEST, requests=4, acceptance=Buckets())
+
+
+@pytest.mark.parametrize("later", [SMALLER, replace(HONEST, acceptance=None), replace(HONEST, revision="v1")], ids=str)
+def test_a_boot_that_counts_backwards_is_not_believed_and_what_it_said_before_stands(later: Stratum) -> None:
+    kept = evidence.begin("v2", "v1", since=3, now=START)
+    for found in (scrape(HONEST), scrape(later, 30)):
+        kept = evidence.add(kept, found, gateways=["pod"], slot_seconds=20)
+    assert kept.strata("v2") == {3: HONEST}
+
+
+def test_in_the_breakers_window_a_boot_that_counts_backwards_is_taken_for_another() -> None:
+    assert evidence.in_window(scrape(SMALLER, 30), scrape(HONEST), "v2") == SMALLER
+
+
+def test_a_slot_beyond_every_calendar_is_never_due() -> None:
+    far = Document(boot="b", policy=3, slots=(replace(SLOT, slot=2**53 - 1),))
+    start = evidence.begin("v2", "v1", since=3, now=START)
+    after = evidence.add(start, Scrape(START, {"pod": far}), gateways=["pod"], slot_seconds=600)
+    assert after.slots == ()

@@ -1,0 +1,56 @@
+"""Speculation that is switched off and comes back: by traffic, a lost draft, a command. Serving goes on throughout."""
+
+from tests.domain.simulated_world import QUICK, Behaviour, changed, installed
+
+
+def test_traffic_that_the_draft_cannot_predict_disables_speculation_and_it_comes_back() -> None:
+    world = installed(QUICK, rate=5)
+    v1 = world.stable
+    world.behaviour[v1] = Behaviour(acceptance=0.8)
+    world.run(120)
+    assert world.condition("SpeculationActive")[0] == "True"
+    world.behaviour[v1] = Behaviour(acceptance=0.1)
+    world.run_until(lambda seen: seen.progress.breaker.state == "Disabled", within=300)
+    policy = world.policy()
+    assert policy is not None
+    assert policy["speculation"]["state"] == "Off"
+    assert world.condition("SpeculationActive") == ("False", "AcceptanceLow")
+    assert world.condition("Ready")[0] == "True"
+    world.run(300)
+    assert world.progress.breaker.state == "Disabled"  # the shadow estimate says that it would not pay
+    world.behaviour[v1] = Behaviour(acceptance=0.8)
+    world.run_until(lambda seen: seen.progress.breaker.state == "Active", within=900)
+    assert world.reasons() == ["Installed", "SpeculationDisabled", "SpeculationProbing", "SpeculationActive"]
+
+
+def test_a_probe_whose_window_never_holds_enough_requests_ends_all_the_same() -> None:
+    """2 requests a second, one in five with proposals: 24 in a window of 60 s, of 50 that are needed."""
+    world = installed(QUICK, rate=2)
+    world.behaviour[world.stable] = Behaviour(acceptance=0.1)
+    world.run_until(lambda seen: seen.progress.breaker.state == "Disabled", within=600)
+    world.behaviour[world.stable] = Behaviour()
+    world.run_until(lambda seen: seen.progress.breaker.state == "Probing", within=600)
+    world.run_until(lambda seen: seen.progress.breaker.state == "Active", within=300)
+
+
+def test_a_lost_draft_leaves_serving_ready_and_returns_when_it_does() -> None:
+    world = installed(QUICK, rate=5)
+    (draft,) = (pods.role_hash for pods in world.decisions[-1].pods if pods.role == "draft")
+    world.broken = {draft}
+    world.run(60)
+    assert world.condition("SpeculationActive") == ("False", "DraftUnavailable")
+    assert (world.condition("Ready")[0], world.condition("DraftReady")[0]) == ("True", "False")
+    world.broken = set()
+    world.run_until(lambda seen: seen.progress.breaker.state == "Active", within=600)
+
+
+def test_the_command_off_holds_across_revisions_until_on() -> None:
+    world = installed(changed(QUICK, speculation__mode="Auto"), rate=5)
+    v1 = world.stable
+    world.annotations["tandem.dev/speculation"] = f"off@{v1}#1"
+    world.tick()
+    assert (world.progress.breaker.state, world.progress.breaker.reason) == ("Off", "Commanded")
+    world.run(60)
+    world.annotations["tandem.dev/speculation"] = f"on@{v1}#2"
+    world.tick()
+    assert world.progress.breaker.state == "Active"

@@ -1,0 +1,219 @@
+"""Whole canaries: what walks through the steps, what is refused, what only waits, and what people may do to them.
+
+Sources of the numbered cases: Flagger #1035 (C33), Argo Rollouts #1466 (C34).
+"""
+
+from datetime import timedelta
+
+from tests.domain.simulated_world import BASE, QUICK, V1, V2, Behaviour, changed, installed, named, push, settled
+from tests.scenarios.story_views import checks, deployments, stage, weights
+
+from tandem_operator.domain.actions import Verb
+from tandem_operator.domain.progress import Stage
+from tandem_operator.domain.revision import revision_of
+from tandem_operator.domain.spec import parse
+
+
+def test_a_better_draft_walks_through_the_steps_and_becomes_stable() -> None:
+    world = installed(QUICK, rate=5)
+    v1, targets = world.stable, {name for name in deployments(world) if "-target-" in name}
+    v2 = push(world, V2, Behaviour(acceptance=0.85, speedup=1.7))
+    seen: list[int] = []
+    while world.stable != v2:
+        world.tick()
+        seen.append(weights(world)[v2])
+        assert {name for name in deployments(world) if "-target-" in name} == targets  # a draft costs no target
+    assert sorted(set(seen)) == [0, 10, 50, 100]
+    assert seen == sorted(seen)
+    world.run_until(settled, within=60)
+    assert weights(world) == {v2: 100}
+    assert world.verdicts() == {v1: "Good", v2: "Good"}
+    assert world.status["previousRevision"] == v1
+    assert world.reasons() == ["Installed", "CanaryStarted", "CanaryStep", "CanaryStep", "Promoted"]
+
+
+def test_a_poor_draft_is_refused_with_its_numbers_and_stable_is_untouched() -> None:
+    world = installed(QUICK, rate=5)
+    v1, before = world.stable, deployments(world)
+    v2 = push(world, V2, Behaviour(acceptance=0.4, speedup=0.9))
+    world.run_until(lambda seen: seen.progress.refused == v2)
+    world.run_until(settled, within=60)
+    assert (world.stable, weights(world), deployments(world)) == (v1, {v1: 100}, before)
+    assert world.verdicts() == {v1: "Good", v2: "Bad"}
+    assert world.condition("RolledBack")[0] == "True"
+    note = next(event.note for event in world.events if event.reason == "CanaryAborted")
+    assert "wanted >" in note
+    assert v2 in note
+    writes = len(world.writes)
+    world.run(600)
+    assert [action for action in world.writes[writes:] if action.verb is not Verb.PERSIST] == []  # never tried again
+
+
+def test_a_shadow_step_refuses_a_poor_draft_before_anyone_is_served() -> None:
+    steps = [{"percent": 0, "shadow": True, "holdSeconds": 60}, *BASE["canary"]["steps"]]
+    world = installed(changed(QUICK, canary__steps=steps), rate=5)
+    v2 = push(world, V2, Behaviour(acceptance=0.2))
+    world.run_until(lambda seen: seen.progress.refused == v2, within=600)
+    assert all(share.weight == 0 for decision in world.decisions for share in decision.shares if share.revision == v2)
+    assert world.condition("RolledBack") == ("True", "AcceptanceFailed")
+
+
+def test_a_paused_step_waits_for_promote() -> None:
+    steps = [{"percent": 10, "holdSeconds": 60, "pause": True}, {"percent": 50, "holdSeconds": 60}]
+    world = installed(changed(QUICK, canary__steps=steps), rate=8)
+    v2 = push(world, V2)
+    world.run_until(lambda seen: stage(seen) is Stage.PAUSED)
+    deadline = world.progress.rollout.deadline_at
+    world.run(600, every=60)
+    assert (stage(world), weights(world)[v2]) == (Stage.PAUSED, 10)
+    world.annotations["tandem.dev/promote"] = f"@{v2}#1"
+    world.tick()
+    assert stage(world) is not Stage.PAUSED
+    assert deadline is not None
+    assert world.progress.rollout.deadline_at is not None
+    assert world.progress.rollout.deadline_at >= deadline + timedelta(seconds=600)
+    world.run_until(lambda seen: seen.stable == v2)
+
+
+def test_a_new_target_stands_beside_stable_until_it_is_promoted() -> None:
+    world = installed(changed(QUICK, target__replicas=4), rate=8)
+    v1 = world.stable
+    world.edit(target__model__revision=V2)
+    v2 = named(world)
+    world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
+    replicas = {
+        body["spec"]["replicas"]
+        for (kind, name), body in world.objects.items()
+        if "-target-" in name and kind == "Deployment"
+    }
+    assert replicas == {4, 1}  # ceil(4 x 10 %)
+    world.run_until(lambda seen: seen.stable == v2)
+    policy = world.policy()
+    assert policy is not None
+    world.tick()
+    kept = [name for name in deployments(world) if "-target-" in name]
+    assert len(kept) == 2  # the old one stays for the rollback window
+    assert world.status["previousRevision"] == v1
+
+
+def test_a_paused_object_starts_nothing_but_still_aborts() -> None:
+    world = installed(QUICK, rate=5)
+    world.edit(paused=True)
+    v2 = push(world, V2)
+    world.run(120)
+    assert (stage(world), named(world)) == (Stage.STABLE, v2)
+    world.edit(paused=False)
+    world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
+    world.edit(paused=True)
+    world.annotations["tandem.dev/abort"] = f"@{v2}#1"
+    world.tick()
+    assert (world.progress.refused, stage(world)) == (v2, Stage.STABLE)
+    assert world.status["handledCommands"] == {"tandem.dev/abort": f"@{v2}#1"}
+
+
+def test_an_old_command_does_not_act_on_a_new_state() -> None:
+    world = installed(QUICK, rate=5)
+    world.annotations["tandem.dev/abort"] = "@0badf00d#1"
+    push(world, V2)
+    world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
+    assert world.reasons().count("CommandIgnored") == 1
+
+
+def test_an_inconclusive_refusal_ends_with_retry() -> None:
+    world = installed(QUICK)
+    v2 = push(world, V2)
+    world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
+    world.annotations["tandem.dev/abort"] = f"@{v2}#1"
+    world.run(30)
+    assert stage(world) is Stage.STABLE
+    world.annotations["tandem.dev/retry"] = f"@{v2}#1"
+    world.run(30)
+    assert world.progress.rollout.revision == v2
+
+
+def test_a_spec_that_goes_back_to_stable_ends_the_canary_without_pointless_work() -> None:
+    world = installed(QUICK, rate=5)
+    v1 = world.stable
+    push(world, V2)
+    world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
+    world.edit(draft__model__revision=V1)
+    world.tick()
+    assert (stage(world), weights(world), world.progress.refused) == (Stage.STABLE, {v1: 100}, "")
+    world.run_until(settled, within=60)
+    assert len([name for name in deployments(world) if "-draft-" in name]) == 1
+
+
+def test_c33_without_requests_a_canary_holds_and_is_aborted_at_its_deadline_but_not_bad() -> None:
+    world = installed(changed(BASE, canary__progressDeadlineSeconds=3600))
+    v1, v2 = world.stable, push(world, V2)
+    world.run(1800, every=30)
+    assert (stage(world), weights(world)[v2]) == (Stage.STEPPING, 10)
+    assert world.condition("CanaryHealthy") == ("Unknown", "NoData")
+    world.run(1860, every=30)
+    assert (stage(world), world.progress.refused, world.verdicts()[v2]) == (Stage.STABLE, v2, "Unknown")
+    assert world.condition("RolledBack") == ("True", "Inconclusive")
+    world.run(600, every=30)
+    assert (stage(world), world.stable) == (Stage.STABLE, v1)
+
+
+def test_c34_sums_that_are_not_there_yet_are_no_data_and_are_named() -> None:
+    world = installed(BASE)
+    v2 = push(world, V2)
+    world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
+    world.run(90)
+    assert checks(world)["acceptance"]["verdict"] == "NoData"
+    assert checks(world)["acceptance"]["message"] == f"the gateways hold no acceptance sums of revision {v2} yet"
+    assert stage(world) is Stage.STEPPING
+
+
+def test_gateways_that_do_not_answer_hold_a_canary_and_stop_no_abort() -> None:
+    world = installed(QUICK, rate=5)
+    v2 = push(world, V2, Behaviour(acceptance=0.8))
+    world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
+    world.run(60)
+    for gateway in world.gateways.values():
+        gateway.reachable = False
+    world.run(120)
+    assert world.condition("CanaryHealthy") == ("Unknown", "ProviderError")
+    world.annotations["tandem.dev/abort"] = f"@{v2}#1"
+    world.tick()
+    assert (stage(world), weights(world)) == (Stage.STABLE, {world.stable: 100})
+
+
+def test_a_canary_without_room_waits_and_is_never_called_bad() -> None:
+    world = installed(changed(QUICK, canary__progressDeadlineSeconds=900))
+    world.edit(draft__model__revision=V2)
+    v2 = named(world)
+    world.full = {str(revision_of(parse(world.spec)).draft)}
+    world.run(300)
+    assert world.condition("CapacityAvailable") == ("False", "Unschedulable")
+    assert stage(world) is Stage.PREPARING
+    world.run(700)
+    assert (world.progress.refused, world.verdicts()[v2]) == (v2, "Unknown")
+    assert world.condition("RolledBack") == ("True", "NoCapacity")
+
+
+def test_memory_pressure_aborts_a_canary_that_is_not_to_blame() -> None:
+    world = installed(QUICK, rate=5)
+    v2 = push(world, V2)
+    world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
+    world.memory = 9500
+    world.tick()
+    assert (stage(world), world.progress.refused, world.condition("MemoryPressure")[0]) == (Stage.STABLE, v2, "True")
+    assert world.verdicts()[v2] == "Unknown"
+
+
+def test_a_gateway_that_follows_an_old_policy_is_replaced_so_that_an_abort_has_a_bound() -> None:
+    world = installed(QUICK, rate=5)
+    v2 = push(world, V2)
+    world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
+    deaf = sorted(world.gateways)[0]
+    policy = world.policy()
+    assert policy is not None
+    world.gateways[deaf].policy = policy["number"]
+    world.annotations["tandem.dev/abort"] = f"@{v2}#1"
+    world.tick()
+    kept = deployments(world)
+    world.run(60)
+    assert [action.name for action in world.writes if action.kind == "Pod"] == [deaf]
+    assert deployments(world) < kept

@@ -1,0 +1,99 @@
+"""Alerts and commands that take a promoted pair back: once, never forward, and not before the old pair can serve.
+
+Source of the numbered case: xdlc-agent #40 (C35).
+"""
+
+from datetime import timedelta
+
+from tests.domain.simulated_world import QUICK, V2, V3, World, alert, changed, installed, named, settled
+from tests.scenarios.story_views import stage, weights
+
+from tandem_operator.domain.progress import Stage
+
+
+def promoted_pair(*, rate: float = 0.0) -> tuple[World, str, str]:
+    """v1 was Good; v2, with another target and draft, was promoted and is active."""
+    quick = changed(QUICK, canary__steps=[{"percent": 50, "holdSeconds": 10}])
+    world = installed(quick, rate=20)
+    v1 = world.stable
+    world.edit(target__model__revision=V2, draft__model__revision=V2)
+    v2 = named(world)
+    world.run_until(lambda seen: seen.stable == v2 and settled(seen))
+    world.rate = rate
+    return world, v1, v2
+
+
+def test_c35_one_alert_causes_one_rollback() -> None:
+    world, v1, v2 = promoted_pair()
+    spec, starts_at = world.spec, world.now
+    world.run(60)
+    for _ in range(3):
+        alert(world, starts_at)
+        world.tick(2)
+    assert weights(world) == {v1: 100}  # the old pair is warm: within seconds
+    for _ in range(30):
+        alert(world, starts_at)
+        world.tick(120)
+    world.run_until(settled, within=60)
+    assert (world.stable, world.progress.refused, world.verdicts()[v2]) == (v1, v2, "Bad")
+    alerts = world.status["alerts"]
+    assert isinstance(alerts, list)
+    assert [entry["action"] for entry in alerts] == ["RolledBack"]
+    assert [name for name in world.annotations if name.startswith("alert.")] == []
+    assert world.reasons().count("RollingBack") == 1
+    assert (world.condition("RolledBack"), world.spec) == (("True", "Alert"), spec)
+    world.edit(target__replicas=3)
+    world.run(120)
+    assert (world.stable, stage(world)) == (v1, Stage.STABLE)
+    assert world.status["replicas"] == 3
+
+
+def test_a_second_alert_within_a_day_stalls_and_keeps_serving() -> None:
+    world, v1, v2 = promoted_pair()
+    world.run(60)
+    alert(world, world.now)
+    world.run(60)
+    world.edit(draft__model__revision=V3)
+    v3 = named(world)
+    world.rate = 20
+    world.run_until(lambda seen: seen.stable == v3 and settled(seen))
+    world.run(60)
+    alert(world, world.now, key="1" * 32)
+    world.run(60)
+    assert (world.stable, world.condition("Stalled")) == (v3, ("True", "RollbackImpossible"))
+    assert {v1, v2} < set(world.verdicts())
+
+
+def test_a_dry_run_records_what_it_would_have_done() -> None:
+    world, v1, v2 = promoted_pair()
+    world.edit(rollback__dryRun=True)
+    world.run(60)
+    alert(world, world.now)
+    world.run(30)
+    (entry,) = world.progress.alerts
+    assert (entry.action, entry.note) == ("WouldRollBack", f"dry run: would return to revision {v1}")
+    assert world.stable == v2
+
+
+def test_an_alert_from_before_the_promotion_is_recorded_and_ignored() -> None:
+    world, _, v2 = promoted_pair()
+    alert(world, world.now - timedelta(hours=2))
+    world.run(30)
+    assert (world.stable, [entry.action for entry in world.progress.alerts]) == (v2, ["Ignored"])
+
+
+def test_a_rollback_to_a_cold_target_waits_for_it_with_speculation_off() -> None:
+    world, v1, v2 = promoted_pair()
+    old = world.decisions[-1]
+    cold = next(pods.role_hash for pods in old.pods if pods.revision == v1 and pods.role == "target")
+    world.broken = {cold}
+    world.annotations["tandem.dev/rollback-to"] = f"{v1}@{v2}#1"
+    world.run(30)
+    policy = world.policy()
+    assert policy is not None
+    by_name = {revision["name"]: revision for revision in policy["revisions"]}
+    assert (by_name[v2]["weight"], by_name[v2]["speculate"], by_name[v1]["weight"]) == (100, False, 0)
+    assert world.condition("Progressing") == ("True", "RollingBackCold")
+    world.broken = set()
+    world.run_until(lambda seen: seen.stable == v1, within=120)
+    assert world.verdicts()[v2] == "Good"  # a human's rollback blames nobody

@@ -1,0 +1,177 @@
+"""The real kopf over a loopback API: which event leads to which key, what the API is asked, what an error costs."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import kopf
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from tandem_operator.handlers import CHILD_KINDS, Calls, narrow_watches, register
+from tandem_operator.ports import Key
+
+OURS = ("tandem.dev", "v1alpha1", "speculativedeployments")
+SERVED = (OURS, *CHILD_KINDS, ("apiextensions.k8s.io", "v1", "customresourcedefinitions"), ("", "v1", "namespaces"))
+CLUSTER_WIDE = ("customresourcedefinitions", "namespaces")
+PATIENCE_SECONDS = 60
+
+
+def named(name: str, namespace: str = "llm", **labels: str) -> dict[str, Any]:
+    owned = {f"tandem.dev/{key}": value for key, value in labels.items()}
+    return {"metadata": {"namespace": namespace, "name": name, "uid": f"uid-{name}", "labels": owned}}
+
+
+@dataclass
+class Api:
+    """Discovery, lists and watches of what `objects` holds by plural; `tell` sends an event to whoever watches."""
+
+    objects: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    watches: dict[tuple[str, str], asyncio.Queue[dict[str, Any] | None]] = field(default_factory=dict)
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append((request.method, request.path_qs))
+        parts = request.path.strip("/").split("/")
+        if parts == ["api"]:
+            return web.json_response({"versions": ["v1"]})
+        if parts == ["apis"]:
+            groups = sorted({(group, version) for group, version, _ in SERVED if group})
+            return web.json_response({"groups": [described(*each) for each in groups]})
+        if len(parts) == (2 if parts[0] == "api" else 3):
+            group = "" if parts[0] == "api" else parts[1]
+            return web.json_response({"resources": [listed(plural) for held, _, plural in SERVED if held == group]})
+        if "watch" not in request.query:
+            items = self.objects.get(parts[-1], [])
+            return web.json_response({"kind": "List", "metadata": {"resourceVersion": "1"}, "items": items})
+        return await self.stream(request, (parts[-1], parts[parts.index("namespaces") + 1] if "llm" in parts else ""))
+
+    async def stream(self, request: web.Request, place: tuple[str, str]) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        queue = self.watches.setdefault(place, asyncio.Queue())
+        while (event := await queue.get()) is not None:
+            await response.write(json.dumps(event).encode() + b"\n")
+        return response
+
+    def tell(self, kind: str, plural: str, body: dict[str, Any], *, namespace: str = "") -> None:
+        self.watches[plural, namespace].put_nowait({"type": kind, "object": body})
+
+
+def described(group: str, version: str) -> dict[str, Any]:
+    return {"name": group, "versions": [{"version": version}], "preferredVersion": {"version": version}}
+
+
+def listed(plural: str) -> dict[str, Any]:
+    names = {"name": plural, "singularName": plural[:-1], "kind": plural[:-1].title()}
+    return {**names, "namespaced": plural not in CLUSTER_WIDE, "verbs": ["list", "watch", "patch"]}
+
+
+@dataclass
+class Woken:
+    """The keys that handlers woke; `refuse` says for which one waking fails."""
+
+    keys: list[Key] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    refuse: Callable[[Key], bool] = lambda key: False
+
+    async def wake(self, key: Key) -> None:
+        self.keys.append(key)
+        self.changed.set()
+        if self.refuse(key):
+            raise RuntimeError("planted")
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not reached():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@asynccontextmanager
+async def watching(api: Api, woken: Woken, *namespaces: str) -> AsyncIterator[None]:
+    """kopf as `main` runs it, until the block ends."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", api.serve)
+    server = TestServer(app)
+    await server.start_server()
+
+    async def log_in() -> kopf.ConnectionInfo:
+        return kopf.ConnectionInfo(server=str(server.make_url("")).rstrip("/"))
+
+    registry, options, stop = kopf.OperatorRegistry(), kopf.OperatorSettings(), asyncio.Event()
+    register(registry, Calls(log_in, woken.wake))
+    narrow_watches(options, namespaces)
+    where = {"namespaces": namespaces} if namespaces else {"clusterwide": True}
+    running = asyncio.create_task(
+        kopf.operator(registry=registry, settings=options, standalone=True, stop_flag=stop, **where)  # type: ignore[arg-type]  # either
+    )
+    try:
+        yield
+    finally:
+        stop.set()
+        for queue in api.watches.values():
+            queue.put_nowait(None)
+        await running
+        await server.close()
+
+
+CHILDREN = [plural for _, _, plural in CHILD_KINDS]
+
+
+async def test_the_object_and_each_labelled_child_wake_the_objects_key() -> None:
+    api, woken = Api(), Woken()
+    api.objects["speculativedeployments"] = [named("there-before")]
+    async with watching(api, woken):
+        await woken.until(lambda: Key("llm", "there-before") in woken.keys)
+        await asyncio.wait_for(_all_watched(api), PATIENCE_SECONDS)
+        for event in ("ADDED", "MODIFIED", "DELETED"):
+            api.tell(event, "speculativedeployments", named(event.lower()))
+        for plural in CHILDREN:
+            api.tell("MODIFIED", plural, named("child", deployment=f"of-{plural}"))
+        wanted = {"there-before", "added", "modified", "deleted", *(f"of-{plural}" for plural in CHILDREN)}
+        await woken.until(lambda: {key.name for key in woken.keys} >= wanted)
+    assert {key.name for key in woken.keys} == wanted
+    assert {key.namespace for key in woken.keys} == {"llm"}
+
+
+async def test_only_children_with_our_label_are_watched_and_nothing_is_written() -> None:
+    api, woken = Api(objects={"speculativedeployments": [named("chat")]}), Woken()
+    async with watching(api, woken):
+        await woken.until(lambda: bool(woken.keys))
+        await asyncio.wait_for(_all_watched(api), PATIENCE_SECONDS)
+    assert {method for method, _ in api.asked} == {"GET"}
+    unlabelled = [path for _, path in api.asked if any(f"/{plural}?" in path for plural in CHILDREN)]
+    assert unlabelled
+    assert all("labelSelector=tandem.dev/deployment" in path for path in unlabelled)
+
+
+async def _all_watched(api: Api) -> None:
+    while {plural for plural, _ in api.watches} < set(CHILDREN):
+        await asyncio.sleep(0.01)
+
+
+async def test_in_named_namespaces_nothing_is_asked_of_the_whole_cluster() -> None:
+    api, woken = Api(objects={"speculativedeployments": [named("chat")]}), Woken()
+    async with watching(api, woken, "llm"):
+        await woken.until(lambda: bool(woken.keys))
+        await asyncio.wait_for(_all_watched(api), PATIENCE_SECONDS)
+        api.tell("MODIFIED", "pods", named("pod", deployment="other"), namespace="llm")
+        await woken.until(lambda: Key("llm", "other") in woken.keys)
+    discovery = {"/api", "/apis", *(f"/apis/{group}/{version}" for group, version, _ in SERVED if group), "/api/v1"}
+    assert [path for _, path in api.asked if path not in discovery and "/namespaces/llm/" not in path] == []
+
+
+@pytest.mark.parametrize("plural", ["speculativedeployments", "pods"])
+async def test_an_error_in_a_handler_stops_neither_the_watch_nor_the_next_event(plural: str) -> None:
+    api, woken = Api(objects={"speculativedeployments": [named("chat")]}), Woken(refuse=lambda key: True)
+    async with watching(api, woken):
+        await woken.until(lambda: bool(woken.keys))
+        await asyncio.wait_for(_all_watched(api), PATIENCE_SECONDS)
+        for number in range(3):
+            api.tell("MODIFIED", plural, named(f"o{number}", deployment=f"o{number}"))
+            await woken.until(lambda last=f"o{number}": Key("llm", last) in woken.keys)
