@@ -81,8 +81,8 @@ async def test_a_paced_target_tells_the_seconds_of_its_steps_beside_those_of_its
     }
     unpaced, paced = (figures[f'tandem_engine_step_seconds_total{{kind="{kind}"}}'] for kind in ("unpaced", "paced"))
     assert figures["tandem_engine_steps_total"] == 1
-    assert 0 < unpaced < 0.015 <= paced
-    assert verdict.forward_seconds >= 0.015
+    assert 0 < unpaced <= paced
+    assert min(paced, verdict.forward_seconds) >= 0.015
 
 
 async def test_a_target_process_judges_and_drains_at_sigterm() -> None:
