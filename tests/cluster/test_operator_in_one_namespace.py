@@ -1,4 +1,4 @@
-"""The operator with `watch.namespaces` and without the right to read nodes serves one namespace and touches no other."""
+"""The operator with `watch.namespaces`, without the right to read nodes: it serves one namespace and no other."""
 
 import secrets
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 CHART = str(Path(__file__).parents[2] / "charts" / "tandem")
 NAMED = ("--set", "watch.nodes=false", "--set")
-TYPO = {"spec": {"contaners": []}}
+TYPO: Object = {"spec": {"contaners": []}}
 
 
 def resting(name: str, *, wrong: bool = False) -> Object:

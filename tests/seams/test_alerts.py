@@ -143,7 +143,7 @@ def test_a_flood_about_one_object_is_one_write_and_its_rest_is_asked_for_again()
 def test_without_the_token_nothing_is_recorded(given: str | bytes | None) -> None:
     cluster = holding_chat()
     with serving(cluster) as client:
-        headers = {} if given is None else {"Authorization": given}
+        headers: Any = {} if given is None else {"Authorization": given}
         client.headers.pop("Authorization")
         assert client.post("/v1/alerts", json=body(), headers=headers).status_code == 401
     assert alerts_on(cluster) == []
