@@ -70,8 +70,8 @@ def _listening(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=1024)
-    except OSError as error:
-        reason = str(error.strerror or error).partition(" (while")[0]
+    except (OSError, TypeError) as error:  # TypeError: a name that cannot be written as a host's
+        reason = str(getattr(error, "strerror", None) or error).partition(" (while")[0]
         raise OSError(f"cannot listen on {host}:{port}: {reason}") from error
 
 

@@ -1,6 +1,7 @@
 """The life of requests: callers that leave, engines that fail, policies that change, and what the evidence says."""
 
 import asyncio
+import json
 import subprocess
 import sys
 import threading
@@ -15,7 +16,9 @@ from tandem_runtime.domain.policy import ControlPolicy, PairRevision, RevisionNa
 from tandem_runtime.domain.tokens import TokenId
 from tandem_runtime.engines.scripted import Script, ScriptedModel, chain_logits, lame_chain_logits
 from tandem_runtime.gateway import delivery
+from tandem_runtime.gateway.server import Listening, serve_gateway
 from tandem_runtime.local import LOCAL_DRAFT, LOCAL_TARGET
+from tandem_runtime.testing import constant
 
 LONG: dict[str, Any] = {"prompt": "b", "max_tokens": 200, "temperature": 0}
 OFF = SpeculationPolicy(state=SpeculationState.OFF)
@@ -283,6 +286,29 @@ async def test_readiness_needs_a_policy_and_a_target_and_no_draft() -> None:
     for failed in (refused, nothing):
         assert (failed.status_code, failed.headers["retry-after"]) == (503, "2")
     assert none_served == []
+
+
+async def test_what_the_end_of_the_grace_cuts_off_is_told_to_try_again_streamed_and_plain() -> None:
+    ending, started = asyncio.Event(), asyncio.get_running_loop().create_future()
+    listening = Listening(host="127.0.0.1", port=0, admin_port=0, notice_seconds=0, grace_seconds=2)
+    async with running_gateway(slowly(constant([0.0] * 7)), max_length=1_000_000) as running:
+        gateway = running.gateway
+        serving = asyncio.create_task(serve_gateway(gateway, listening, keys=None, ending=ending, started=started))
+        url = f"http://127.0.0.1:{(await started).api}/v1/completions"
+        body = {"model": "chat", "prompt": "b", "max_tokens": 900_000}
+        async with running.http.stream("POST", url, json={**body, "stream": True}) as stream:
+            lines = stream.aiter_lines()
+            await anext(lines)
+            plain = asyncio.create_task(running.http.post(url, json=body))
+            await until(lambda: gateway.sessions == 2)
+            ending.set()
+            said = [line async for line in lines if line]
+        reply = await plain
+        await serving
+    last = json.loads(said[-1].removeprefix("data: "))
+    assert (reply.status_code, reply.headers["retry-after"]) == (429, "1")
+    assert reply.json() == last
+    assert last["error"]["message"] == "this gateway is shutting down; send the request again"
 
 
 def test_the_gateway_imports_no_engine_and_no_torch() -> None:
