@@ -9,7 +9,7 @@ from typing import Any
 
 import openai
 import pytest
-from tests.seams.gateway_peers import running_gateway, until
+from tests.seams.gateway_peers import LETTERS, running_gateway, until
 
 from tandem_runtime.domain.errors import SettingRefused
 from tandem_runtime.domain.tokens import TokenId
@@ -279,7 +279,7 @@ class _Busy(TableTokenizer):
     """Stands for a text that keeps the tokenizer busy until `done` is set."""
 
     def __init__(self) -> None:
-        super().__init__([b"a", b"b"])
+        super().__init__(LETTERS)
         self.begun, self.done = threading.Event(), threading.Event()
 
     def encode(self, text: str) -> tuple[TokenId, ...]:

@@ -107,18 +107,24 @@ def test_what_a_template_may_not_do_is_a_refusal_of_the_messages(tmp_path: Path,
         ("tokenizer_config.json", '{"chat_template": "{% for %}"}', "chat template"),
         ("generation_config.json", '{"eos_token_id": "</s>"}', "eos_token_id"),
         ("generation_config.json", "[" * 100_000, "generation_config.json"),
-        ("chat_template.jinja", b"\xff\xfe", "chat_template.jinja"),
     ],
 )
 def test_a_folder_that_cannot_be_read_is_refused_by_file_and_field(
-    tmp_path: Path, name: str, content: str | bytes | None, named: str
+    tmp_path: Path, name: str, content: str | None, named: str
 ) -> None:
     byte_level_folder(tmp_path)
     if content is None:
         (tmp_path / name).unlink()
     else:
-        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        (tmp_path / name).write_text(content)
     with pytest.raises(ModelRefused, match=named):
+        FolderTokenizer(tmp_path)
+
+
+def test_a_template_that_is_no_text_is_refused_by_its_file(tmp_path: Path) -> None:
+    byte_level_folder(tmp_path, settings={"chat_template": None})
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(ModelRefused, match=r"chat_template\.jinja is no text"):
         FolderTokenizer(tmp_path)
 
 
