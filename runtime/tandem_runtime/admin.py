@@ -69,9 +69,10 @@ async def http_server(app: ASGIApp, *, host: str, port: int, grace_seconds: int 
 def _listening(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
+        host.encode("idna")  # the socket would refuse such a name too, but by a TypeError and left open
         return socket.create_server((host, port), family=family, backlog=1024)
-    except OSError as error:
-        reason = str(error.strerror or error).partition(" (while")[0]
+    except (OSError, UnicodeError) as error:
+        reason = str(getattr(error, "strerror", None) or error).partition(" (while")[0]
         raise OSError(f"cannot listen on {host}:{port}: {reason}") from error
 
 

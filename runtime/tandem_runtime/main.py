@@ -27,6 +27,9 @@ if TYPE_CHECKING:  # each command imports what it needs when it is asked for
     from tandem_runtime.role_server import EngineOptions
     from tandem_runtime.serve import PairOptions
 
+LARGEST_NUMBER = 10_000_000
+"""Of sessions, tokens, threads and seconds: more is a slip of the finger, and would overflow what it is given to."""
+
 
 class SystemClock:
     """The one real `ports.Clock`."""
@@ -61,9 +64,9 @@ def port_number(text: str) -> int:
     return int(text)
 
 
-def positive_number(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+def positive_number(text: str, *, most: int = LARGEST_NUMBER) -> int:
+    if not text.isdecimal() or len(text) > len(str(most)) or not 1 <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {most}")
     return int(text)
 
 
@@ -85,7 +88,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return command.run(parsed, settings)
     except (TandemError, OSError) as error:
-        print(f"tandem-runtime {command.name}: {error}", file=sys.stderr)
+        print(f"tandem-runtime {command.name}: {' '.join(str(error).splitlines())}", file=sys.stderr)
         return 1
 
 
@@ -286,6 +289,10 @@ def _pair_options(arguments: argparse.Namespace) -> "PairOptions":
     if arguments.min_draft_tokens > arguments.max_draft_tokens:
         raise SettingRefused(
             f"--min-draft-tokens {arguments.min_draft_tokens} is above --max-draft-tokens {arguments.max_draft_tokens}"
+        )
+    if arguments.max_draft_tokens > policy.LONGEST_PROPOSAL:
+        raise SettingRefused(
+            f"--max-draft-tokens {arguments.max_draft_tokens} is above {policy.LONGEST_PROPOSAL}, the longest proposal"
         )
     return PairOptions(
         target=_engine_options(arguments, arguments.target, arguments.pace_target),

@@ -1,6 +1,6 @@
 """Knows what makes a folder a model folder, and the digests by which models and tokenizers are told apart.
 
-Refuses to know weights and how they are loaded: it reads bytes.
+Refuses to know weights, how they are loaded, and what a file's fields mean: it reads bytes, texts and JSON objects.
 
 A digest is `sha256:` and the SHA-256 of the lines `<sha256 of file>  <file name>\\n`, sorted by file name. The model's
 goes over `*.safetensors`, `config.json` and `generation_config.json`, the tokenizer's over `tokenizer.json` and
@@ -10,9 +10,11 @@ goes over `*.safetensors`, `config.json` and `generation_config.json`, the token
 """
 
 import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tandem_runtime.domain.errors import ModelRefused
 
@@ -42,6 +44,30 @@ def tokenizer_digest_of(folder: Path) -> str:
     """Of a folder that may hold nothing but a tokenizer. Raises ModelRefused."""
     _check(folder, ("tokenizer.json",))
     return _digest(folder, _TOKENIZER_FILES)
+
+
+def read_text(file: Path) -> str:
+    """Raises ModelRefused naming the file."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError as missing:
+        raise ModelRefused(f"{file}: this file is missing") from missing
+    except OSError as error:
+        raise ModelRefused(f"{file} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ModelRefused(f"{file} is no text: {error}") from error
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """A JSON object. Raises ModelRefused naming the file."""
+    text = read_text(file)
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelRefused(f"{file} is no readable JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise ModelRefused(f"{file} holds {type(fields).__name__}; give a JSON object")
+    return fields
 
 
 def _check(folder: Path, needed: Sequence[str]) -> None:

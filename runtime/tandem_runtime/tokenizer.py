@@ -8,7 +8,6 @@ Python's internals nor change its arguments. What it may call beyond jinja2 is w
 day, and a template that tests for it does without.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -19,6 +18,7 @@ from tokenizers import Tokenizer as TokenizerModel
 
 from tandem_runtime.domain.errors import BadRequest, ModelRefused
 from tandem_runtime.domain.tokens import TokenId
+from tandem_runtime.model_folder import read_object, read_text
 
 
 class FolderTokenizer:
@@ -26,7 +26,7 @@ class FolderTokenizer:
 
     def __init__(self, folder: Path) -> None:
         self._model = _read_model(folder / "tokenizer.json")
-        self._settings = _read_json(folder / "tokenizer_config.json")
+        self._settings = _settings(folder / "tokenizer_config.json")
         self._end_tokens = _end_tokens(folder)
         self._template = _compile_template(folder, self._settings)
 
@@ -41,7 +41,7 @@ class FolderTokenizer:
 
     def encode(self, text: str) -> tuple[TokenId, ...]:
         """With the special tokens that the folder's post-processor adds, as for plain completion."""
-        return tuple(self._model.encode(text, add_special_tokens=True).ids)
+        return self._ids(text, add_special_tokens=True)
 
     def encode_chat(self, messages: Sequence[dict[str, object]]) -> tuple[TokenId, ...]:
         """The template writes its own special tokens, so none are added."""
@@ -59,7 +59,12 @@ class FolderTokenizer:
             raise BadRequest(
                 f"the model's chat template refuses these messages: {error}", parameter="messages"
             ) from error
-        return tuple(self._model.encode(text, add_special_tokens=False).ids)
+        return self._ids(text, add_special_tokens=False)
+
+    def _ids(self, text: str, *, add_special_tokens: bool) -> tuple[TokenId, ...]:
+        """As a batch of one: only so does the library let other threads run meanwhile."""
+        (encoding,) = self._model.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return tuple(encoding.ids)
 
     def decode(self, ids: Sequence[TokenId]) -> str:
         return str(self._model.decode(list(ids), skip_special_tokens=True))
@@ -74,22 +79,15 @@ def _read_model(path: Path) -> TokenizerModel:
         raise ModelRefused(f"{path} cannot be read as a tokenizer: {error}") from error
 
 
-def _read_json(path: Path) -> Mapping[str, object]:
-    if not path.is_file():
-        return {}
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelRefused(f"{path} is not JSON: {error}") from error
-    if not isinstance(fields, dict):
-        raise ModelRefused(f"{path} holds {type(fields).__name__}; an object is needed")
-    return fields
+def _settings(path: Path) -> Mapping[str, object]:
+    """The fields of a file that a folder may lack."""
+    return read_object(path) if path.exists() else {}
 
 
 def _end_tokens(folder: Path) -> frozenset[TokenId]:
     """`eos_token_id` of generation_config.json, else of config.json: one id or a list."""
     for name in ("generation_config.json", "config.json"):
-        value = _read_json(folder / name).get("eos_token_id")
+        value = _settings(folder / name).get("eos_token_id")
         ids = value if isinstance(value, list) else [] if value is None else [value]
         if not all(type(token) is int and token >= 0 for token in ids):
             raise ModelRefused(f"{folder / name}: eos_token_id is {value!r}; a token id or a list of them is needed")
@@ -102,7 +100,7 @@ def _compile_template(folder: Path, settings: Mapping[str, object]) -> Template 
     source = settings.get("chat_template")
     beside = folder / "chat_template.jinja"
     if source is None and beside.is_file():
-        source = beside.read_text(encoding="utf-8")
+        source = read_text(beside)
     if source is None:
         return None
     if not isinstance(source, str):

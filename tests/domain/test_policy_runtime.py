@@ -129,6 +129,7 @@ def test_a_pair_may_have_no_draft() -> None:
         ("number", 1.5, "number"),
         ("number", True, "number"),
         ("servedModelName", "", "servedModelName"),
+        ("servedModelName", "\ud800", "servedModelName"),
         ("salt", None, "salt"),
         ("revisions", [], "revisions"),
         ("revisions", {}, "revisions"),
@@ -156,7 +157,7 @@ def test_a_wrong_field_is_refused_by_its_path(path: str, value: object, named: s
     assert str(caught.value).startswith(f"{named} ")
 
 
-@pytest.mark.parametrize("document", ["", "{", "[]", "null", "12"])
+@pytest.mark.parametrize("document", ["", "{", "[]", "null", "12", pytest.param("[" * 100_000, id="nested too deep")])
 def test_what_is_no_object_is_refused(document: str) -> None:
     with pytest.raises(PolicyRefused, match=r"^policy\.json "):
         parse_policy(document)

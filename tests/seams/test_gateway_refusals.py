@@ -2,17 +2,22 @@
 
 import asyncio
 import json
+import logging
+import threading
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-from tests.seams.gateway_peers import running_gateway, until
+from tests.seams.gateway_peers import LETTERS, running_gateway, until
 
+from tandem_runtime.domain.errors import SettingRefused
+from tandem_runtime.domain.tokens import TokenId
 from tandem_runtime.engines.scripted import chain_logits
 from tandem_runtime.gateway.delivery import report_failure
 from tandem_runtime.gateway.keys import ApiKeys
 from tandem_runtime.gateway.serving import Limits
-from tandem_runtime.testing import constant
+from tandem_runtime.testing import TableTokenizer, constant
 
 CHAT: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "b"}], "max_tokens": 2}
 TEXT: dict[str, Any] = {"model": "chat", "prompt": "b", "max_tokens": 2}
@@ -74,6 +79,8 @@ BAD_BODIES: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     (CHAT, {"top_logprobs": 3}, "top_logprobs", "logprobs"),
     (CHAT, {"logprobs": True, "top_logprobs": 21}, "top_logprobs", "21"),
     (CHAT, {"prompt": "b"}, "prompt", "leave it out"),
+    (TEXT, {"logit_bias": {"01": 1}}, "logit_bias", "01"),
+    (TEXT, {"logit_bias": {"9" * 5000: 1}}, "logit_bias", "9999"),
 ]
 
 
@@ -203,6 +210,13 @@ async def test_keys_open_the_gateway_and_nothing_else_does() -> None:
     assert health.status_code == 200
 
 
+def test_a_key_file_that_is_no_text_is_refused_without_a_word_of_it(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_bytes(b"acme:secret-\xe9\n")
+    with pytest.raises(SettingRefused, match="keys cannot be read: byte 12 is not UTF-8") as caught:
+        ApiKeys.from_file(tmp_path / "keys")
+    assert (caught.value.__cause__, caught.value.__suppress_context__) == (None, True)
+
+
 async def test_a_full_house_says_when_to_come_back() -> None:
     never_ending = constant([0.0] * 7)
     limits = Limits(sessions=2, retry_seconds=7)
@@ -219,7 +233,9 @@ async def test_a_full_house_says_when_to_come_back() -> None:
     assert later.status_code == 200
 
 
-async def test_a_body_that_is_cut_short_holds_nothing() -> None:
+async def test_a_body_that_is_cut_short_is_the_callers_end_and_no_failure_of_ours(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with running_gateway(chain_logits) as running:
         host, port = running.url.removeprefix("http://").split(":")
         _, writer = await asyncio.open_connection(host, int(port))
@@ -228,4 +244,73 @@ async def test_a_body_that_is_cut_short_holds_nothing() -> None:
         writer.close()
         await writer.wait_closed()
         reply = await running.http.post("/v1/completions", json=TEXT)
+        registry = running.gateway.books.metrics.registry
+        labels = {"revision": "", "arm": "off", "code": "499"}
+        await until(lambda: registry.get_sample_value("tandem_requests_total", labels) == 1)
     assert reply.status_code == 200
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+UNREADABLE = {
+    "nested beyond reason": b"[" * 200_000,
+    "nested beyond reason in a field": b'{"model": "chat", "prompt": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+    "half a surrogate pair in a prompt": b'{"model": "chat", "prompt": "\\ud800"}',
+    "half a surrogate pair in a message": b'{"model": "chat", "messages": [{"role": "user", "content": "\\udfff"}]}',
+    "a number of 5000 digits": b'{"model": "chat", "prompt": "b", "max_tokens": ' + b"9" * 5000 + b"}",
+    "another encoding": json.dumps(TEXT).encode("utf-16"),
+    "a byte that is no text": b'{"model": "chat", "prompt": "\xff"}',
+}
+
+
+@pytest.mark.parametrize("body", UNREADABLE.values(), ids=UNREADABLE.keys())
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+async def test_a_body_that_no_reader_could_take_is_a_400_and_no_failure_of_ours(
+    path: str, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_gateway(chain_logits) as running:
+        reply = await running.http.post(path, content=body)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (400, "invalid_value")
+    assert "not JSON" in reply.json()["error"]["message"]
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+LONG = {
+    "a model": {"model": "m" * 100_000},
+    "a field nobody knows": {"f" * 100_000: 1},
+    "a token": {"prompt": [int("9" * 4000)]},
+    "a biased token": {"logit_bias": {"x" * 100_000: 1}},
+    "a temperature": {"temperature": "t" * 100_000},
+}
+
+
+@pytest.mark.parametrize("change", LONG.values(), ids=LONG.keys())
+async def test_a_refusal_quotes_no_more_than_a_line_of_what_was_sent(change: dict[str, Any]) -> None:
+    async with running_gateway(chain_logits) as running:
+        reply = await running.http.post("/v1/completions", json={**TEXT, **change})
+    assert reply.status_code in {400, 404}
+    assert len(reply.content) < 1000
+
+
+class _Busy(TableTokenizer):
+    """Stands for a text that keeps the tokenizer busy until `done` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(LETTERS)
+        self.begun, self.done = threading.Event(), threading.Event()
+
+    def encode(self, text: str) -> tuple[TokenId, ...]:
+        self.begun.set()
+        assert self.done.wait(timeout=20), "nobody else was served meanwhile"
+        return super().encode(text)
+
+
+async def test_a_text_that_takes_long_to_read_holds_up_no_other_request() -> None:
+    busy = _Busy()
+    async with running_gateway(chain_logits) as running:
+        running.gateway.tokenizer = busy
+        long = asyncio.create_task(running.http.post("/v1/completions", json=TEXT))
+        await until(busy.begun.is_set)
+        other = await running.http.get("/v1/models")
+        busy.done.set()
+        reply = await long
+    assert (other.status_code, reply.status_code) == (200, 200)

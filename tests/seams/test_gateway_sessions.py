@@ -1,21 +1,37 @@
 """The life of requests: callers that leave, engines that fail, policies that change, and what the evidence says."""
 
 import asyncio
+import json
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 from tests.seams.gateway_peers import Running, always, running_gateway, until
 
+from tandem_runtime.domain.errors import TargetLost
 from tandem_runtime.domain.policy import ControlPolicy, PairRevision, RevisionName, SpeculationPolicy, SpeculationState
-from tandem_runtime.domain.tokens import TokenId
+from tandem_runtime.domain.tokens import (
+    Capabilities,
+    Opened,
+    OpenSession,
+    RunRounds,
+    SessionId,
+    TokenId,
+    Verdict,
+    VerifyRound,
+)
 from tandem_runtime.engines.scripted import Script, ScriptedModel, chain_logits, lame_chain_logits
 from tandem_runtime.gateway import delivery
+from tandem_runtime.gateway.server import Listening, serve_gateway
 from tandem_runtime.local import LOCAL_DRAFT, LOCAL_TARGET
+from tandem_runtime.ports import TargetEngine
+from tandem_runtime.replicas import Replica
+from tandem_runtime.testing import constant
 
 LONG: dict[str, Any] = {"prompt": "b", "max_tokens": 200, "temperature": 0}
 OFF = SpeculationPolicy(state=SpeculationState.OFF)
@@ -114,6 +130,51 @@ async def test_a_draft_that_dies_within_a_stream_changes_no_text() -> None:
     assert text == quiet
     assert 40 < sum(stratum["acceptance"]["accepted"]) < 60
     assert stratum["errors"] == 0
+
+
+class _Mortal:
+    """A target that can be gone for a while."""
+
+    def __init__(self, engine: TargetEngine) -> None:
+        self._engine = engine
+        self.alive = True
+
+    async def capabilities(self) -> Capabilities:
+        return await self._engine.capabilities()
+
+    async def open(self, request: OpenSession) -> Opened:
+        return await self._engine.open(request)
+
+    async def verify(self, request: VerifyRound) -> Verdict:
+        return await self._engine.verify(request)
+
+    async def run(self, request: RunRounds) -> AsyncIterator[Verdict]:
+        async for verdict in self._engine.run(request):
+            if not self.alive:
+                raise TargetLost("gone")
+            yield verdict
+
+    async def close(self, session: SessionId) -> None:
+        await self._engine.close(session)
+
+
+async def test_a_target_that_was_lost_and_is_back_takes_over_when_the_next_is_lost() -> None:
+    async with running_gateway(slowly(chain_logits, seconds=0.01)) as running:
+        expected = (await running.plain(**LONG))["choices"][0]["text"]
+        (first,) = running.gateway.fleet.targets
+        one, other = _Mortal(first.engine), _Mortal(first.engine)
+        first.engine, first.connected = one, lambda: one.alive
+        second = Replica(f"{first.uid}-2", LOCAL_TARGET, other, first.capabilities, connected=lambda: other.alive)
+        with running.gateway.fleet.targets.holding(second):
+            events = running.stream(**LONG)
+            said = [await anext(events)]
+            one.alive = False
+            await until(lambda: second.sessions == 1)
+            one.alive, other.alive = True, False
+            await until(lambda: first.sessions == 1)
+            said += [event async for event in events]
+    assert [event for event in said if "error" in event] == []
+    assert "".join(event["choices"][0]["text"] for event in said) == expected
 
 
 async def test_a_request_that_outgrows_the_draft_goes_on_without_it() -> None:
@@ -283,6 +344,29 @@ async def test_readiness_needs_a_policy_and_a_target_and_no_draft() -> None:
     for failed in (refused, nothing):
         assert (failed.status_code, failed.headers["retry-after"]) == (503, "2")
     assert none_served == []
+
+
+async def test_what_the_end_of_the_grace_cuts_off_is_told_to_try_again_streamed_and_plain() -> None:
+    ending, started = asyncio.Event(), asyncio.get_running_loop().create_future()
+    listening = Listening(host="127.0.0.1", port=0, admin_port=0, notice_seconds=0, grace_seconds=2)
+    async with running_gateway(slowly(constant([0.0] * 7)), max_length=1_000_000) as running:
+        gateway = running.gateway
+        serving = asyncio.create_task(serve_gateway(gateway, listening, keys=None, ending=ending, started=started))
+        url = f"http://127.0.0.1:{(await started).api}/v1/completions"
+        body = {"model": "chat", "prompt": "b", "max_tokens": 900_000}
+        async with running.http.stream("POST", url, json={**body, "stream": True}) as stream:
+            lines = stream.aiter_lines()
+            await anext(lines)
+            plain = asyncio.create_task(running.http.post(url, json=body))
+            await until(lambda: gateway.sessions == 2)
+            ending.set()
+            said = [line async for line in lines if line]
+        reply = await plain
+        await serving
+    last = json.loads(said[-1].removeprefix("data: "))
+    assert (reply.status_code, reply.headers["retry-after"]) == (429, "1")
+    assert reply.json() == last
+    assert last["error"]["message"] == "this gateway is shutting down; send the request again"
 
 
 def test_the_gateway_imports_no_engine_and_no_torch() -> None:

@@ -82,6 +82,8 @@ def test_a_model_is_named_by_module_and_function() -> None:
         "scripted:no.such.module:f",
         f"scripted:{HERE}:no_such_function",
         "scripted:",
+        "scripted:..:f",
+        "scripted:os:sep",
         f"scripted:{HERE}:chain_logits,acceptance=2",
         f"scripted:{HERE}:chain_logits,acceptance=much",
         f"scripted:{HERE}:chain_logits,speed=2",

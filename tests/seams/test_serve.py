@@ -85,6 +85,7 @@ def test_the_admin_port_tells_metrics_evidence_and_readiness(tmp_path: Path) -> 
         (("--target", "absent"), 1, "absent"),
         ((*PAIR, "--tokenizer", "{letters}", "--auth-file", "absent"), 1, "--auth-file absent cannot be read"),
         ((*PAIR, "--tokenizer", "{letters}", "--min-draft-tokens", "9"), 1, "--min-draft-tokens 9"),
+        ((*PAIR, "--tokenizer", "{letters}", "--max-draft-tokens", "65"), 1, "--max-draft-tokens 65 is above 64"),
         ((*PAIR, "--tokenizer", "{letters}", "--port", "{taken}"), 1, "cannot listen on 127.0.0.1:{taken}"),
         ((*PAIR, "--off-percent", "101"), 2, "'101' is no whole percentage"),
         ((), 2, "--target"),

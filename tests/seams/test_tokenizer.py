@@ -1,6 +1,7 @@
 """The Tokenizer port over a folder, against transformers' own reading of the same folder."""
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,7 @@ def test_what_a_template_may_not_do_is_a_refusal_of_the_messages(tmp_path: Path,
         ("tokenizer_config.json", '{"chat_template": [{"name": "a"}]}', "chat_template"),
         ("tokenizer_config.json", '{"chat_template": "{% for %}"}', "chat template"),
         ("generation_config.json", '{"eos_token_id": "</s>"}', "eos_token_id"),
+        ("generation_config.json", "[" * 100_000, "generation_config.json"),
     ],
 )
 def test_a_folder_that_cannot_be_read_is_refused_by_file_and_field(
@@ -117,3 +119,29 @@ def test_a_folder_that_cannot_be_read_is_refused_by_file_and_field(
         (tmp_path / name).write_text(content)
     with pytest.raises(ModelRefused, match=named):
         FolderTokenizer(tmp_path)
+
+
+def test_a_template_that_is_no_text_is_refused_by_its_file(tmp_path: Path) -> None:
+    byte_level_folder(tmp_path, settings={"chat_template": None})
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(ModelRefused, match=r"chat_template\.jinja is no text"):
+        FolderTokenizer(tmp_path)
+
+
+def test_other_threads_go_on_while_a_long_text_is_read(tmp_path: Path) -> None:
+    tokenizer = FolderTokenizer(byte_level_folder(tmp_path))
+    begun, ended = threading.Event(), threading.Event()
+
+    def read() -> None:
+        begun.set()
+        tokenizer.encode("the fox " * 200_000)
+        ended.set()
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    begun.wait()
+    turns = 0
+    while not ended.wait(timeout=0.001):
+        turns += 1
+    reading.join()
+    assert turns > 20

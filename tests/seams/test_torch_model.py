@@ -115,6 +115,11 @@ REFUSED_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "a size of nothing": ({"vocab_size": 0}, "vocab_size = 0"),
     "a size left out": ({"num_hidden_layers": None}, "num_hidden_layers = None"),
     "groups that do not divide": ({"num_key_value_heads": 3}, "num_key_value_heads = 3: must divide"),
+    "an epsilon that is no number": ({"rms_norm_eps": float("nan")}, "rms_norm_eps = nan"),
+    "a base without end": ({"rope_parameters": {"rope_theta": float("inf")}}, "rope_theta = inf"),
+    "rotation that is no object": ({"rope_parameters": 5}, "rope_parameters = 5"),
+    "a size that no tensor can have": ({"vocab_size": 10**18}, "vocab_size = 1000000000000000000: give a whole"),
+    "layers without end": ({"num_hidden_layers": 10**6}, "num_hidden_layers = 1000000"),
     "an odd head": ({"head_dim": 15}, "head_dim = 15"),
     "a negative epsilon": ({"rms_norm_eps": -1}, "rms_norm_eps = -1"),
     "a wrong width": ({"intermediate_size": 100}, "gate_proj.weight = .112, 64.*config.json asks for shape .100, 64"),
@@ -140,8 +145,8 @@ def test_whole_numbers_stored_as_weights_are_refused(tmp_path: Path) -> None:
 
 BROKEN_FILES = {
     "no config": ("config.json", None, "config.json: this file is missing"),
-    "config that is no JSON": ("config.json", b"{", "config.json: no readable JSON"),
-    "config that is a list": ("config.json", b"[]", "config.json: give a JSON object"),
+    "config that is no JSON": ("config.json", b"{", "config.json is no readable JSON"),
+    "config that is a list": ("config.json", b"[]", "config.json holds list; give a JSON object"),
     "no weights": ("model.safetensors", None, "model.safetensors: this file is missing"),
     "weights that are text": ("model.safetensors", b"not a tensor in sight", "no readable safetensors file"),
     "an index of nothing": ("model.safetensors.index.json", b'{"weight_map": 3}', "weight_map = 3"),

@@ -110,7 +110,7 @@ def parse_policy(document: str) -> Policy:
     """Read `policy.json`. Raises PolicyRefused."""
     try:
         fields = json.loads(document)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # a document nested beyond reason must not end who follows it
         raise PolicyRefused(f"policy.json is not JSON: {error}") from error
     if not isinstance(fields, dict):
         raise PolicyRefused(f"policy.json holds {type(fields).__name__}; an object is needed")
@@ -196,8 +196,8 @@ def _object(fields: Fields, name: str) -> Fields:
 
 def _text(fields: Fields, name: str, path: str = "") -> str:
     value = fields.get(name)
-    if not isinstance(value, str) or not value:
-        raise _wrong(path + name, value, "a text of at least one character")
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise _wrong(path + name, value, "a text of one or more printable characters")
     return value
 
 

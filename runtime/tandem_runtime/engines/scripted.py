@@ -128,8 +128,10 @@ def _script(name: str) -> Script:
     module_name, _, function_name = path.partition(":")
     try:
         script: Script = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ModelRefused(f"--model {name}: {error}; write {SCHEME}package.module:function") from error
+    if not callable(script):
+        raise ModelRefused(f"--model {name}: {function_name} is no function; write {SCHEME}package.module:function")
     return agreeing(script, acceptance=_acceptance(name, option)) if option else script
 
 

@@ -3,19 +3,20 @@
 Refuses to know engines, how replies are written, and which failure has which status.
 """
 
-import json
+import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
+from pydantic_core import from_json
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tandem_runtime.domain.errors import BadRequest, TandemError
+from tandem_runtime.domain.errors import BadRequest, Cancelled, TandemError
 from tandem_runtime.gateway.delivery import Call, StreamedReply, failure_reply, plain_reply, report_failure
 from tandem_runtime.gateway.failures import BodyTooLarge
 from tandem_runtime.gateway.intake import Ask, read_chat, read_completion
@@ -90,33 +91,37 @@ class Api:
         return await plain_reply(self._gateway, call, request.receive)
 
     async def _read_chat(self, request: Request) -> Call:
-        parsed = await self._parse(request, ChatRequest)
-        ask = read_chat(parsed, self._gateway.tokenizer, chance=secrets.randbits(CHANCE_BITS))
+        parsed, ask = await self._read(request, ChatRequest, read_chat)
         head = self._head("chatcmpl-", parsed)
         return self._call(request, parsed, ask, ChatPresenter(head, self._token_text))
 
     async def _read_completion(self, request: Request) -> Call:
-        parsed = await self._parse(request, CompletionRequest)
-        ask = read_completion(parsed, self._gateway.tokenizer, chance=secrets.randbits(CHANCE_BITS))
+        parsed, ask = await self._read(request, CompletionRequest, read_completion)
         head = self._head("cmpl-", parsed)
         return self._call(request, parsed, ask, TextPresenter(head, self._token_text))
 
-    async def _parse(self, request: Request, shape: type[Parsed]) -> Parsed:
+    async def _read(self, request: Request, shape: type[Parsed], read: Callable[..., Ask]) -> tuple[Parsed, Ask]:
+        """The body as `shape`, and what it asks. On a thread: a long text keeps the tokenizer busy for seconds, in
+        which every other request would stand still."""
         self._authorize(request)
         body = await self._read_body(request)
-        try:
-            fields = json.loads(body, parse_constant=_refuse_constant)
-        except ValueError as error:
-            raise BadRequest(f"the body is not JSON: {error}") from error
-        return shape.model_validate(fields)
+
+        def work() -> tuple[Parsed, Ask]:
+            parsed = shape.model_validate(_read_json(body))
+            return parsed, read(parsed, self._gateway.tokenizer, chance=secrets.randbits(CHANCE_BITS))
+
+        return await asyncio.to_thread(work)
 
     async def _read_body(self, request: Request) -> bytes:
         most = self._gateway.limits.body_bytes
         body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > most:
-                raise BodyTooLarge(f"the body is longer than {most} bytes; send less text at once")
+        try:
+            async for part in request.stream():
+                body += part
+                if len(body) > most:
+                    raise BodyTooLarge(f"the body is longer than {most} bytes; send less text at once")
+        except ClientDisconnect as left:
+            raise Cancelled("the caller left before the body was whole") from left
         return bytes(body)
 
     def _head(self, prefix: str, parsed: ChatRequest | CompletionRequest) -> Head:
@@ -153,6 +158,10 @@ async def _failed(_: Request, error: Exception) -> Response:
     return failure_reply(report_failure(error))
 
 
-def _refuse_constant(name: str) -> float:
-    """Python's reader takes NaN and Infinity, which JSON does not have."""
-    raise ValueError(f"{name} is not JSON")
+def _read_json(body: bytes) -> object:
+    """Raises BadRequest. This reader is stricter than Python's own, which takes NaN, halves of surrogate pairs (no text
+    that could be encoded) and other encodings than UTF-8, and runs out of stack on deep nesting."""
+    try:
+        return from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise BadRequest(f"the body is not JSON: {error}") from error

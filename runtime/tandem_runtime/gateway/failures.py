@@ -20,6 +20,9 @@ CLIENT_CLOSED = 499
 """What proxies log for a caller that went away; nobody reads the answer."""
 RETRY_LOST_SECONDS = 2
 """A lost target is replaced or found again by discovery within about this long."""
+LONGEST_MESSAGE = 500
+"""Characters. A name or a value that was sent may be megabytes long, and nobody reads it back."""
+LONGEST_PARAMETER = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +38,10 @@ class Failure:
 
     @property
     def body(self) -> str:
-        """OpenAI's error object, also the data of an error event within a stream."""
-        fields = {"message": self.message, "type": self.type, "param": self.parameter, "code": self.code}
+        """OpenAI's error object, also the data of an error event within a stream. What it quotes is cut."""
+        parameter = None if self.parameter is None else _cut(self.parameter, LONGEST_PARAMETER)
+        message = _cut(self.message, LONGEST_MESSAGE)
+        fields = {"message": message, "type": self.type, "param": parameter, "code": self.code}
         return json.dumps({"error": fields})
 
     @property
@@ -124,6 +129,10 @@ def _describe_validation(error: ValidationError) -> Failure:
         message = f"{message}; got {_shorten(fault['input'])}"
     code = "missing_required_parameter" if fault["type"] == "missing" else "invalid_value"
     return Failure(400, INVALID_REQUEST, f"{parameter or 'body'}: {message}", parameter, code)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 
 def _parameter_name(location: tuple[int | str, ...]) -> str | None:

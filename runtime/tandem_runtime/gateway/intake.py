@@ -4,6 +4,7 @@ Refuses to know which revision and pods will serve it; what depends on those (co
 when they are chosen, before any model call.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ COMPLETION_TOKENS = 16
 """OpenAI's default length at the older endpoint; a chat runs to its own end."""
 SEED_SPAN = 2**64
 LARGEST_BIAS = 100.0
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
+"""One spelling for each id, so that no id is named twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,7 @@ def _read_bias(bias: Mapping[str, float]) -> tuple[tuple[TokenId, float], ...]:
     """In token order. JSON has no integer keys, so ids come as texts."""
     pairs = []
     for key, value in bias.items():
-        if not (key.isascii() and key.isdigit()):
+        if not _TOKEN_ID.fullmatch(key):
             raise BadRequest(f"logit_bias names {key!r}; keys are token ids", parameter="logit_bias")
         if not -LARGEST_BIAS <= value <= LARGEST_BIAS:
             raise BadRequest(f"logit_bias of token {key} is {value}; -100 to 100 is allowed", parameter="logit_bias")

@@ -34,6 +34,8 @@ class ApiKeys:
             return cls(path.read_text(encoding="utf-8"), source=str(path))
         except OSError as error:
             raise SettingRefused(f"--auth-file {path} cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError as error:  # its message would quote a byte of a key
+            raise SettingRefused(f"--auth-file {path} cannot be read: byte {error.start} is not UTF-8") from None
 
     def tenant(self, authorization: str | None) -> str:
         """Whose key an Authorization header holds. Raises Unauthorized."""

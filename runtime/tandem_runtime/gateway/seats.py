@@ -146,6 +146,7 @@ class Seat:
         self._reopened += 1
         if self._reopened > MOST_REOPENINGS:
             raise TargetLost("this request lost target after target; try again")
+        self._lost.clear()  # one that was lost before the last may be back
         deadline = self._clock.monotonic() + REOPEN_SECONDS
         while not self._move_on():
             await asyncio.sleep(REOPEN_PAUSE_SECONDS)

@@ -4,7 +4,7 @@ Refuses to know routes of the API, signals, and where policy and pods come from.
 
 Stopping has three steps. First readiness goes, while requests are still taken, since whoever routes to this gateway
 learns of it with a delay (a Service's endpoints in Kubernetes). Then the port closes and requests in progress go on.
-What has not ended at the deadline is cut off.
+What has not ended shortly before the deadline is told so in words, since the HTTP server would only hang up.
 """
 
 import asyncio
@@ -18,6 +18,9 @@ from tandem_runtime.admin import admin_app, http_server
 from tandem_runtime.gateway.app import Api
 from tandem_runtime.gateway.keys import ApiKeys
 from tandem_runtime.gateway.serving import Gateway
+
+LAST_WORDS_SECONDS = 1
+"""Before the end of the grace: what it takes to tell hundreds of callers that they were cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,3 +72,4 @@ async def serve_gateway(
         gateway.draining = True
         await asyncio.sleep(listening.notice_seconds)
         scoring.cancel()
+        asyncio.get_running_loop().call_later(max(listening.grace_seconds - LAST_WORDS_SECONDS, 0), gateway.cut_off)

@@ -95,6 +95,12 @@ class Reply:
             running -= isinstance(item, Finish)
             yield index, item
 
+    def cut_off(self) -> None:
+        """End all choices where they stand, with an error in place of what was not read yet."""
+        while not self._items.empty():
+            self._items.get_nowait()
+        self._items.put_nowait((0, Overloaded("this gateway is shutting down; send the request again")))
+
     async def pump(self, index: int, lookahead: Lookahead) -> None:
         """Run one choice's session into the queue; a failure goes the same way, to whoever reads the items."""
         choice = self.choices[index]
@@ -124,6 +130,7 @@ class Gateway:
         self.draining = False
         self.sessions = 0
         """Choices in progress."""
+        self._replies: set[Reply] = set()
         self._lookaheads: dict[RevisionName, Lookahead] = {}
 
     @property
@@ -166,6 +173,11 @@ class Gateway:
             async with self._running(reply, assignment.revision):
                 yield reply
             self._cast_shadow(reply, assignment, account)
+
+    def cut_off(self) -> None:
+        """End what is in progress with a failure that tells its callers to try again."""
+        for reply in self._replies:
+            reply.cut_off()
 
     def _policy_for(self, ask: Ask) -> Policy:
         policy = self.in_force.policy
@@ -218,9 +230,11 @@ class Gateway:
         """Run all choices while the block lasts; none outlives it."""
         lookahead = self._lookaheads.setdefault(revision.name, Lookahead())
         pumps = [asyncio.create_task(reply.pump(index, lookahead)) for index in range(len(reply.choices))]
+        self._replies.add(reply)
         try:
             yield
         finally:
+            self._replies.discard(reply)
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)

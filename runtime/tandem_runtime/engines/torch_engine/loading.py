@@ -7,7 +7,7 @@ Everything that can be checked is checked on the headers, before a weight is rea
 compute wrongly is refused, never approximated.
 """
 
-import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,16 @@ from torch import Tensor
 
 from tandem_runtime.domain.errors import ModelRefused
 from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig
+from tandem_runtime.model_folder import read_object
 
 __all__ = ["load_decoder", "read_config"]
 
 ARCHITECTURE = "LlamaForCausalLM"
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 HEAD = "lm_head.weight"
+LARGEST_SIZE = 10_000_000
+MOST_LAYERS = 10_000
+"""Far above any model; beyond them a broken file would have us build shapes for minutes, or overflow them."""
 STORED_TYPES = frozenset({"F32", "F16", "BF16"})
 
 _PLAIN: Mapping[str, Any] = {
@@ -53,7 +57,7 @@ def load_decoder(folder: Path, *, dtype: torch.dtype = torch.float32, device: st
 def read_config(folder: Path) -> DecoderConfig:
     """``config.json`` of ``folder`` as the decoder's shape."""
     path = folder / "config.json"
-    written = _read_json(path)
+    written = read_object(path)
     _check_architecture(path, written)
     heads = _whole(path, written, "num_attention_heads")
     hidden = _whole(path, written, "hidden_size")
@@ -61,7 +65,7 @@ def read_config(folder: Path) -> DecoderConfig:
         vocab_size=_whole(path, written, "vocab_size"),
         hidden_size=hidden,
         intermediate_size=_whole(path, written, "intermediate_size"),
-        num_hidden_layers=_whole(path, written, "num_hidden_layers"),
+        num_hidden_layers=_whole(path, written, "num_hidden_layers", most=MOST_LAYERS),
         num_attention_heads=heads,
         num_key_value_heads=_whole(path, written, "num_key_value_heads", absent=heads),
         head_dim=_whole(path, written, "head_dim", absent=hidden // heads),
@@ -100,18 +104,22 @@ def _check_heads(path: Path, config: DecoderConfig) -> None:
 def _rope_theta(path: Path, written: Mapping[str, Any]) -> float:
     """The base of the rotary angles, at the top level (transformers 4) or under rope_parameters (transformers 5)."""
     nested = written.get("rope_parameters") or {}
+    if not isinstance(nested, dict):
+        raise _refused(path, "rope_parameters", nested, "give an object")
     kind = nested.get("rope_type", "default")
     if kind != "default":
         raise _refused(path, "rope_parameters.rope_type", kind, "this engine computes 'default' only")
     return _real(path, {"rope_theta": 10_000.0, **written, **nested}, "rope_theta", absent=10_000.0)
 
 
-def _whole(path: Path, written: Mapping[str, Any], field: str, *, absent: int | None = None) -> int:
+def _whole(
+    path: Path, written: Mapping[str, Any], field: str, *, absent: int | None = None, most: int = LARGEST_SIZE
+) -> int:
     value = written.get(field)
     if value is None and absent is not None:
         return absent
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise _refused(path, field, value, "give a whole number of 1 or more")
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise _refused(path, field, value, f"give a whole number from 1 to {most}")
     return value
 
 
@@ -119,7 +127,7 @@ def _real(path: Path, written: Mapping[str, Any], field: str, *, absent: float) 
     value = written.get(field)
     if value is None:
         return absent
-    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
         raise _refused(path, field, value, "give a number above 0")
     return float(value)
 
@@ -128,7 +136,7 @@ def _homes(folder: Path) -> dict[str, Path]:
     """Which file holds each tensor: the index says so, or the one file holds them all."""
     index = folder / WEIGHTS_INDEX
     if index.exists():
-        placed = _read_json(index).get("weight_map")
+        placed = read_object(index).get("weight_map")
         if not isinstance(placed, dict):
             raise _refused(index, "weight_map", placed, "give a map of tensor names to files")
         return {str(name): folder / str(file) for name, file in placed.items()}
@@ -167,15 +175,3 @@ def _opened(path: Path) -> Any:  # safetensors ships no types
         raise _refused(path, None, None, "this file is missing") from missing
     except (SafetensorError, OSError) as broken:
         raise _refused(path, None, None, f"no readable safetensors file: {broken}") from broken
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as missing:
-        raise _refused(path, None, None, "this file is missing") from missing
-    except (OSError, ValueError) as broken:
-        raise _refused(path, None, None, f"no readable JSON: {broken}") from broken
-    if not isinstance(content, dict):
-        raise _refused(path, None, None, "give a JSON object")
-    return content
