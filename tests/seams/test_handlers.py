@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import kopf
@@ -109,7 +110,7 @@ async def watching(api: Api, woken: Woken, *namespaces: str) -> AsyncIterator[No
     narrow_watches(options, namespaces)
     where = {"namespaces": namespaces} if namespaces else {"clusterwide": True}
     running = asyncio.create_task(
-        kopf.operator(registry=registry, settings=options, standalone=True, stop_flag=stop, **where)  # type: ignore[arg-type]  # either
+        kopf.operator(registry=registry, settings=options, standalone=True, stop_flag=stop, **where)
     )
     try:
         yield
@@ -174,4 +175,8 @@ async def test_an_error_in_a_handler_stops_neither_the_watch_nor_the_next_event(
         await asyncio.wait_for(_all_watched(api), PATIENCE_SECONDS)
         for number in range(3):
             api.tell("MODIFIED", plural, named(f"o{number}", deployment=f"o{number}"))
-            await woken.until(lambda last=f"o{number}": Key("llm", last) in woken.keys)
+            await woken.until(partial(_holds, woken, Key("llm", f"o{number}")))
+
+
+def _holds(woken: Woken, key: Key) -> bool:
+    return key in woken.keys

@@ -132,7 +132,9 @@ def _story(at: Situation, revision: str, checks: Sequence[CheckResult], *, reaso
         "reason": reason,
         "note": note,
         "checks": [record.dump(check) for check in checks],
-        "reversedBy": "the annotation tandem.dev/rollback-to" if reason == "Promoted" else "an edit of a hashed field, or retry",
+        "reversedBy": "the annotation tandem.dev/rollback-to"
+        if reason == "Promoted"
+        else "an edit of a hashed field, or retry",
     }
     return json.dumps(story, sort_keys=True)
 
