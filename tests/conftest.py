@@ -1,6 +1,9 @@
-"""One hypothesis profile for every test: a slow machine is no failure, and a failing example is printed whole."""
+"""Torch computes with one thread in every test and in every process that a test starts.
 
-from hypothesis import settings
+The models are tiny: a second thread gains nothing, and where the machine is busy each thread burns a core waiting for
+the other. OpenMP reads the number once, when torch is imported.
+"""
 
-settings.register_profile("tandem", deadline=None, print_blob=True)
-settings.load_profile("tandem")
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"
