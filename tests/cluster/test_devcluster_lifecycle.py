@@ -67,7 +67,9 @@ def test_a_killed_supervisor_takes_everything_along_and_the_next_start_works(tmp
 
 def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
     state = StateFolder(tmp_path / "state")
-    command = [sys.executable, "-m", "tandem_devcluster", "--state", str(state.root), "up"]
+    # A shell lets what it starts in the background ignore SIGINT, and the tests may have been started so.
+    heeding = ["env", "--default-signal=INT"]
+    command = [*heeding, sys.executable, "-m", "tandem_devcluster", "--state", str(state.root), "up"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as starting:
         assert starting.stdout is not None
         assert starting.stdout.readline() == "==> API server ready\n"

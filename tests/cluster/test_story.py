@@ -41,7 +41,7 @@ def told(without_crd: None, cluster: Cluster) -> Iterator[Told]:
             yield Told(stage, Story(stage, Narrator(out=sys.stderr)).tell())
     finally:
         cluster.helm("uninstall", "tandem", "-n", SYSTEM_NAMESPACE)
-        cluster.kubectl("delete", "namespace", NAMESPACE, SYSTEM_NAMESPACE)
+        cluster.kubectl("delete", "namespace", NAMESPACE, SYSTEM_NAMESPACE, "--wait=false")
 
 
 def test_speculation_pays_on_traffic_that_the_draft_knows(told: Told) -> None:
