@@ -31,7 +31,7 @@ contracts: $(STAMP)
 	$(BIN)/lint-imports
 
 domain: $(STAMP)
-	$(BIN)/pytest -q tests/domain
+	$(BIN)/pytest -q tests/domain tests/laws
 
 check: lint types contracts domain ## lint, types, import contracts and the pure tests: under two minutes
 
