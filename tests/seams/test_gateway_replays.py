@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from tests.seams.gateway_peers import Running, always, running_gateway, until
 from tandem_runtime.domain.policy import ExactnessPolicy, SpeculationPolicy, VerificationChoice
 from tandem_runtime.domain.tokens import TokenId
 from tandem_runtime.engines.scripted import Script, ScriptedModel, chain_logits, lame_chain_logits
+from tandem_runtime.gateway.replays import ReplayLimits, Replays
 from tandem_runtime.gateway.server import Listening, serve_gateway
 from tandem_runtime.ports import Logits, Row, StepModel
 
@@ -45,15 +46,17 @@ class Liar(ScriptedModel):
 
 @asynccontextmanager
 async def checking(
-    target: StepModel | Script, draft: Script, speculation: SpeculationPolicy, share: ExactnessPolicy = ALL
+    target: StepModel | Script, draft: Script, speculation: SpeculationPolicy, *, working: bool = True
 ) -> AsyncIterator[Running]:
     async with running_gateway(target, draft, speculation=speculation) as running:
-        running.put_policy(exactness=share)
-        replaying = asyncio.create_task(running.gateway.replays.run())
+        running.put_policy(exactness=ALL)
+        limits = ReplayLimits(look_seconds=0.005, queue_seconds=60)  # a test's machine may be slow without company
+        running.gateway.replays = Replays(running.gateway.fleet.targets, clock=running.clock, limits=limits)
+        replaying = asyncio.create_task(running.gateway.replays.run()) if working else None
         yield running
-        replaying.cancel()
-        with suppress(asyncio.CancelledError):
-            await replaying
+        if replaying is not None:
+            replaying.cancel()
+            await asyncio.wait((replaying,))
 
 
 async def tally(running: Running) -> dict[str, int]:
@@ -111,8 +114,7 @@ async def test_an_answer_without_a_proposal_or_outside_the_share_is_not_replayed
 
 
 async def test_replays_are_in_no_usage_no_evidence_and_no_metric_but_their_own() -> None:
-    async with running_gateway(near_flat, near_flat, speculation=always(4)) as running:
-        running.put_policy(exactness=ALL)
+    async with checking(near_flat, near_flat, always(4), working=False) as running:
         replies = [await running.plain(**request(number, 1.0)) for number in range(6)]
         before, metrics_before = books(running)
         replaying = asyncio.create_task(running.gateway.replays.run())

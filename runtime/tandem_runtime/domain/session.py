@@ -115,7 +115,10 @@ TARGET_LOSSES = 3
 
 
 class Session:
-    """The machine. Ask `next`, do it, tell the outcome by the method of its name; ask again."""
+    """The machine. Ask `next`, do it, tell the outcome by the method of its name; ask again.
+
+    An event that is refused, because it is out of order or does not fit what was asked, changes nothing.
+    """
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -184,6 +187,7 @@ class Session:
 
     def chosen(self, k: int) -> None:
         """K for the next round; at most what Choose said."""
+        self._demand(Signal.WILL_RUN)
         if not 0 <= k <= self._most():
             raise OutOfOrder(f"K = {k} was chosen where at most {self._most()} tokens fit")
         self._k = k
@@ -200,6 +204,7 @@ class Session:
 
     def proposed(self, proposal: Proposal) -> None:
         """What the draft offers. Raises DraftLost if it is more than was asked for."""
+        self._demand(Signal.PROPOSED)
         if len(proposal.ids) > self._k:
             raise DraftLost(f"the draft offered {len(proposal.ids)} tokens where {self._k} were asked for")
         self._draft_base = len(self._output)
@@ -211,7 +216,8 @@ class Session:
 
     def verified(self, verdict: Verdict, spent: Spent) -> Round:
         """What the target says of the proposal, or the next token of a run. Raises StaleOffset if it answers another
-        question: then nothing is committed."""
+        question, as a reply that comes twice does, and TargetLost if it lacks logprobs that were asked for."""
+        self._demand(Signal.VERIFIED)
         self._check(verdict)
         ids = (*self._proposal.ids[: verdict.accepted], verdict.token)
         tokens, ended = self._commit(ids, verdict.logprobs)
@@ -224,6 +230,7 @@ class Session:
 
     def run_over(self) -> None:
         """The run ended. Raises TargetLost if it brought nothing."""
+        self._demand(Signal.RUN_OVER)
         if len(self._output) == self._run.offset:
             raise TargetLost("the target ended a run without a token")
         self._move(Signal.RUN_OVER)
@@ -238,6 +245,7 @@ class Session:
     def target_lost(self, cause: TandemError) -> None:
         """The target is gone or does not know the session as we do: open again. Raises `cause` if that has failed
         several times without a token between."""
+        self._demand(Signal.TARGET_LOST)
         if self._target.losses == TARGET_LOSSES:
             raise cause
         self._move(Signal.TARGET_LOST)
@@ -250,9 +258,12 @@ class Session:
             self._state = State.CANCELLED
             self._emits.clear()
 
-    def _move(self, signal: Signal) -> None:
+    def _demand(self, signal: Signal) -> None:
         if (self._state, signal) not in TRANSITIONS:
             raise OutOfOrder(f"the session is {self._state} and was told: {signal}")
+
+    def _move(self, signal: Signal) -> None:
+        self._demand(signal)
         self._state = TRANSITIONS[self._state, signal]
 
     def _will_run(self, signal: Signal = Signal.WILL_RUN) -> None:
@@ -297,6 +308,10 @@ class Session:
             raise StaleOffset(f"the target answered round and offset {told} where {asked} was asked")
         if not 0 <= verdict.accepted <= len(self._proposal.ids):
             raise StaleOffset(f"the target accepted {verdict.accepted} of {len(self._proposal.ids)} proposed tokens")
+        if self.request.logprobs is not None and len(verdict.logprobs or ()) != verdict.accepted + 1:
+            raise TargetLost(
+                f"the target reported {len(verdict.logprobs or ())} logprobs for {verdict.accepted + 1} tokens"
+            )
 
     def _commit(
         self, ids: tuple[TokenId, ...], logprobs: tuple[TokenLogprob, ...] | None

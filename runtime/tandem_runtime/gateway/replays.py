@@ -160,13 +160,13 @@ class Replays:
                     await engine.close(opening.session)
 
     async def _compare_run(self, replay: Replay, replica: Replica[TargetEngine], opened: Opened) -> bool:
-        """One run, or its part until a session comes; true if a token had to wait for others' work."""
+        """One run, or its part until a session comes; true if its first token had to wait for others' work."""
         began = replay.equal
         verdicts = replica.engine.run(replay.run(opened.incarnation))
         try:
             while verdict := await self._in_time(anext(verdicts, None)):
                 replay.told(verdict)
-                if verdict.queue_seconds > self._limits.queue_seconds:
+                if replay.equal == began + 1 and verdict.queue_seconds > self._limits.queue_seconds:
                     return True
                 if replay.result is not None or replica.sessions:
                     return False
