@@ -61,7 +61,7 @@ def test_the_document_is_the_contracts() -> None:
                 "emitted": 4,
                 "speculating": 1,
                 "shadow": {"matched": [0, *zeros], "examined": [0, *zeros]},
-                "exactness": {"equal": 1, "different": 0, "skipped": 0, "dropped": 0, "failed": 0},
+                "exactness": {"equal": 1, "different": 0, "uncertain": 0, "skipped": 0, "dropped": 0, "failed": 0},
                 "firstToken": {
                     "edgesMilliseconds": list(FIRST_TOKEN_EDGES_MILLISECONDS),
                     "counts": [0] * (len(FIRST_TOKEN_EDGES_MILLISECONDS) + 1),

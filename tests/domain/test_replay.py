@@ -40,7 +40,7 @@ def test_a_replay_asks_for_the_same_answer_without_speculation_and_without_logpr
     replay = Replay(ASKED, ANSWER)
     assert replay.opening() == replace(ASKED, session=SessionId("s-0-replay"), max_tokens=40, logprobs=None)
     assert replay.run(LIFE) == RunRounds(SessionId("s-0-replay"), LIFE, 0, 0, 16)
-    assert (replay.tokens, replay.result) == (42, None)
+    assert (replay.tokens, replay.over) == (42, False)
 
 
 def test_a_replay_that_gave_way_goes_on_from_the_tokens_found_equal() -> None:
@@ -49,14 +49,15 @@ def test_a_replay_that_gave_way_goes_on_from_the_tokens_found_equal() -> None:
     assert replay.opening().output == ANSWER[:30]
     assert replay.run(LIFE) == RunRounds(SessionId("s-0-replay"), LIFE, 30, 30, 10)
     tell(replay, ANSWER[30:])
-    assert (replay.equal, replay.result) == (40, Result.EQUAL)
+    assert (replay.equal, replay.over, replay.result("Bitwise")) == (40, True, Result.EQUAL)
 
 
 @pytest.mark.parametrize("position", [0, 1, 17, 39])
 def test_the_first_difference_ends_a_replay_and_is_its_position(position: int) -> None:
     replay = Replay(ASKED, ANSWER)
     tell(replay, (*ANSWER[:position], 99))
-    assert (replay.equal, replay.result) == (position, Result.DIFFERENT)
+    assert (replay.equal, replay.over) == (position, True)
+    assert [replay.result(told) for told in ("Bitwise", "NearTie")] == [Result.DIFFERENT, Result.UNCERTAIN]
     with pytest.raises(StaleOffset):
         tell(replay, ANSWER[position : position + 1])
 
@@ -66,7 +67,7 @@ def test_a_verdict_on_another_place_proves_nothing(verdict: Verdict) -> None:
     replay = Replay(ASKED, ANSWER)
     with pytest.raises(StaleOffset, match="offset 0"):
         replay.told(verdict)
-    assert (replay.equal, replay.result) == (0, None)
+    assert (replay.equal, replay.over) == (0, False)
 
 
 @pytest.mark.parametrize(
@@ -103,4 +104,4 @@ def test_a_tally_counts_each_result_by_its_name() -> None:
     for times, result in enumerate(Result, start=1):
         for _ in range(times):
             tally.add(result)
-    assert tally == Tally(equal=1, different=2, skipped=3, dropped=4, failed=5)
+    assert tally == Tally(equal=1, different=2, uncertain=3, skipped=4, dropped=5, failed=6)

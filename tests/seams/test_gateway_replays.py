@@ -18,7 +18,7 @@ from tandem_runtime.gateway.server import Listening, serve_gateway
 from tandem_runtime.ports import Logits, Row, StepModel
 
 ALL = ExactnessPolicy(10_000)
-NOTHING = {"equal": 0, "different": 0, "skipped": 0, "dropped": 0, "failed": 0}
+NOTHING = {"equal": 0, "different": 0, "uncertain": 0, "skipped": 0, "dropped": 0, "failed": 0}
 
 
 def near_flat(prefix: tuple[TokenId, ...]) -> list[float]:

@@ -38,7 +38,7 @@ ANSWER = tuple(index * 5 % 7 for index in range(40))
 class Reciter:
     """A target that says ANSWER. `steps` lets tokens out; `lies`, `waits` and `error` are what goes wrong."""
 
-    capable = Capabilities("model", "tokenizer", 7, 1000, "Bitwise")
+    determinism: str = "Bitwise"
     lies: frozenset[int] = frozenset()
     waits: frozenset[int] = frozenset()
     error: TandemError | None = None
@@ -46,6 +46,10 @@ class Reciter:
     openings: list[OpenSession] = field(default_factory=list)
     open_now: set[SessionId] = field(default_factory=set)
     said: list[int] = field(default_factory=list)
+
+    @property
+    def capable(self) -> Capabilities:
+        return Capabilities("model", "tokenizer", 7, 1000, self.determinism)
 
     async def capabilities(self) -> Capabilities:
         return self.capable
@@ -149,6 +153,14 @@ async def test_a_difference_is_told_by_its_position_and_not_by_what_was_said(cap
         "answer differs from plain decoding revision=6f2c9a41 session=s-replay position=23 verification=Coupled"
         " temperature=1.0"
     ]
+
+
+async def test_a_difference_on_a_target_that_is_not_bitwise_is_uncertain() -> None:
+    near = Reciter("NearTie", lies=frozenset({3}))
+    with stage(near) as (staged, _), working(staged):
+        staged.offer()
+        staged.offer(answer=ANSWER[:3])
+        assert await staged.settled() == [Result.UNCERTAIN, Result.EQUAL]
 
 
 async def test_a_replay_never_begins_where_this_gateway_has_a_session() -> None:

@@ -54,6 +54,7 @@ class ExactnessFields(TypedDict):
 
     equal: int
     different: int
+    uncertain: int
     skipped: int
     dropped: int
     failed: int
@@ -231,6 +232,7 @@ def _exactness_fields(tally: Tally) -> ExactnessFields:
     return {
         "equal": tally.equal,
         "different": tally.different,
+        "uncertain": tally.uncertain,
         "skipped": tally.skipped,
         "dropped": tally.dropped,
         "failed": tally.failed,

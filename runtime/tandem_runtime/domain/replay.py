@@ -19,6 +19,8 @@ from tandem_runtime.domain.policy import BASIS_POINTS, ExactnessPolicy
 from tandem_runtime.domain.routing import hash64
 from tandem_runtime.domain.tokens import Incarnation, OpenSession, RunRounds, SessionId, TokenId, Verdict, Verification
 
+BITWISE = "Bitwise"
+"""The determinism of a target whose logits hang on the prefix alone, to the last bit."""
 RUN_TOKENS = 16
 """A run is this long at most: what a target still computes for a replay that has given way."""
 
@@ -28,6 +30,8 @@ class Result(StrEnum):
 
     EQUAL = "equal"
     DIFFERENT = "different"
+    UNCERTAIN = "uncertain"
+    """An id differs on a target that is no `Bitwise` one: a near tie of its rounding, or a fault."""
     SKIPPED = "skipped"
     """Its verification promises a law and no text."""
     DROPPED = "dropped"
@@ -67,11 +71,15 @@ class Replay:
         return self._equal
 
     @property
-    def result(self) -> Result | None:
-        """None while more tokens must be seen."""
-        if self._differs:
-            return Result.DIFFERENT
-        return Result.EQUAL if self._equal == len(self._output) else None
+    def over(self) -> bool:
+        """Whether no more tokens need be seen."""
+        return self._differs or self._equal == len(self._output)
+
+    def result(self, determinism: str) -> Result:
+        """What a replay that is over proves of a target with that determinism."""
+        if not self._differs:
+            return Result.EQUAL
+        return Result.DIFFERENT if determinism == BITWISE else Result.UNCERTAIN
 
     def opening(self) -> OpenSession:
         """How the target takes it up where it stands."""
@@ -84,7 +92,7 @@ class Replay:
 
     def told(self, verdict: Verdict) -> None:
         """Compare the next token. Raises StaleOffset if it is not the next."""
-        if (verdict.offset, verdict.accepted) != (self._equal, 0) or self.result is not None:
+        if (verdict.offset, verdict.accepted) != (self._equal, 0) or self.over:
             raise StaleOffset(f"a replay at offset {self._equal} was told of offset {verdict.offset}")
         self._differs = verdict.token != self._output[self._equal]
         self._equal += not self._differs
@@ -96,6 +104,7 @@ class Tally:
 
     equal: int = 0
     different: int = 0
+    uncertain: int = 0
     skipped: int = 0
     dropped: int = 0
     failed: int = 0

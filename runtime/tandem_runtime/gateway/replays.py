@@ -126,15 +126,14 @@ class Replays:
             log.info("replay failed revision=%s position=%d error=%s", job.revision.name, job.replay.equal, kind)
             self._settle(job, Result.FAILED)
             return
-        result = job.replay.result
-        if result is not None:
-            self._tell(job, result)
+        if job.replay.over:
+            self._tell(job, job.replay.result(replica.capabilities.determinism))
         elif has_company:
             await asyncio.sleep(self._limits.busy_seconds)
 
     def _tell(self, job: ReplayJob, result: Result) -> None:
         opening = job.replay.opening()
-        if result is Result.DIFFERENT:
+        if result is not Result.EQUAL:
             log.warning(
                 "answer differs from plain decoding revision=%s session=%s position=%d verification=%s temperature=%s",
                 job.revision.name,
@@ -150,7 +149,7 @@ class Replays:
         engine, opening = replica.engine, replay.opening()
         try:
             opened = await self._in_time(engine.open(opening))
-            while replay.result is None and not replica.sessions:
+            while not replay.over and not replica.sessions:
                 if await self._compare_run(replay, replica, opened):
                     return True
             return False
@@ -168,7 +167,7 @@ class Replays:
                 replay.told(verdict)
                 if replay.equal == began + 1 and verdict.queue_seconds > self._limits.queue_seconds:
                     return True
-                if replay.result is not None or replica.sessions:
+                if replay.over or replica.sessions:
                     return False
         finally:
             if isinstance(verdicts, AsyncGenerator):
