@@ -26,7 +26,8 @@ from tandem_runtime.domain.commands import (
     Verify,
 )
 from tandem_runtime.domain.errors import DraftLost, OutOfOrder, StaleOffset, TargetLost
-from tandem_runtime.domain.session import FINAL, TRANSITIONS, Session, State
+from tandem_runtime.domain.session import Session
+from tandem_runtime.domain.states import FINAL, TRANSITIONS, State
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import (
     FinishReason,

@@ -2,7 +2,7 @@
 
 Refuses to do any of it: no await, clock, chance or engine. A driver asks `next()`, does what it says, and tells what
 came of it. Only verified tokens are ever shown or counted, and plain decoding, a lost draft and a switched-off draft
-are the same path with nothing proposed.
+are the same path with nothing proposed. Which event leads where is the table of `states`.
 
     opening -> choosing -> proposing -> verifying -> choosing -> ...      K tokens proposed in each round
                        `-> running --------------> choosing               the target goes on alone for some tokens
@@ -14,9 +14,7 @@ was shown changes.
 """
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import replace
-from enum import StrEnum
 from typing import assert_never
 
 from tandem_runtime.domain.commands import (
@@ -34,6 +32,7 @@ from tandem_runtime.domain.commands import (
     Verify,
 )
 from tandem_runtime.domain.errors import DraftLost, OutOfOrder, StaleOffset, TandemError, TargetLost
+from tandem_runtime.domain.states import FINAL, TRANSITIONS, Signal, State
 from tandem_runtime.domain.stopping import Reader
 from tandem_runtime.domain.tokens import (
     FinishReason,
@@ -49,59 +48,6 @@ from tandem_runtime.domain.tokens import (
     Verdict,
     VerifyRound,
 )
-
-
-class State(StrEnum):
-    OPENING = "opening"
-    CHOOSING = "choosing"
-    OPENING_DRAFT = "opening_draft"
-    PROPOSING = "proposing"
-    VERIFYING = "verifying"
-    RUNNING = "running"
-    ENDING = "ending"
-    FINISHED = "finished"
-    CANCELLED = "cancelled"
-
-
-class Signal(StrEnum):
-    OPENED = "opened"
-    WILL_RUN = "K = 0"
-    WILL_OPEN_DRAFT = "K > 0, draft unknown"
-    WILL_PROPOSE = "K > 0"
-    DRAFT_OPENED = "draft opened"
-    PROPOSED = "proposed"
-    NOTHING_PROPOSED = "nothing proposed"
-    VERIFIED = "verified"
-    RUN_OVER = "run over"
-    ENDED = "verified, with an ending"
-    TOLD = "told"
-    DRAFT_LOST = "draft lost"
-    TARGET_LOST = "target lost"
-
-
-TRANSITIONS: Mapping[tuple[State, Signal], State] = {
-    (State.OPENING, Signal.OPENED): State.CHOOSING,
-    (State.OPENING, Signal.TARGET_LOST): State.OPENING,
-    (State.CHOOSING, Signal.WILL_RUN): State.RUNNING,
-    (State.CHOOSING, Signal.WILL_OPEN_DRAFT): State.OPENING_DRAFT,
-    (State.CHOOSING, Signal.WILL_PROPOSE): State.PROPOSING,
-    (State.OPENING_DRAFT, Signal.DRAFT_OPENED): State.PROPOSING,
-    (State.OPENING_DRAFT, Signal.DRAFT_LOST): State.RUNNING,
-    (State.PROPOSING, Signal.PROPOSED): State.VERIFYING,
-    (State.PROPOSING, Signal.NOTHING_PROPOSED): State.RUNNING,
-    (State.PROPOSING, Signal.DRAFT_LOST): State.RUNNING,
-    (State.VERIFYING, Signal.VERIFIED): State.CHOOSING,
-    (State.VERIFYING, Signal.ENDED): State.ENDING,
-    (State.VERIFYING, Signal.TARGET_LOST): State.OPENING,
-    (State.RUNNING, Signal.VERIFIED): State.RUNNING,
-    (State.RUNNING, Signal.RUN_OVER): State.CHOOSING,
-    (State.RUNNING, Signal.ENDED): State.ENDING,
-    (State.RUNNING, Signal.TARGET_LOST): State.OPENING,
-    (State.ENDING, Signal.TOLD): State.FINISHED,
-}
-"""All that can happen, but for `cancelled`, which leads from every state that is not final to CANCELLED."""
-
-FINAL = frozenset({State.FINISHED, State.CANCELLED})
 
 RUN_TOKENS = 16
 """A run is this long at most, so that a new slot or policy takes effect soon: at 15 ms a token it ends within the
@@ -384,10 +330,3 @@ class _Link:
         """Whether this is the first round since the opening."""
         fresh, self._fresh = self._fresh, False
         return fresh
-
-
-def diagram() -> str:
-    """The table as a Mermaid state diagram."""
-    rows = [f"    {start} --> {end}: {signal}" for (start, signal), end in TRANSITIONS.items()]
-    ends = [f"    {state} --> [*]" for state in sorted(FINAL)]
-    return "\n".join(["stateDiagram-v2", f"    [*] --> {State.OPENING}", *rows, *ends]) + "\n"
