@@ -33,10 +33,12 @@ contracts: $(STAMP)
 domain: $(STAMP)
 	$(BIN)/pytest -q tests/domain
 
-check: lint types contracts domain ## lint, types, import contracts and the pure tests: under two minutes
+check: $(STAMP) ## lint, types, import contracts and the pure tests: under two minutes
+	@$(MAKE) --no-print-directory --jobs=2 types domain lint contracts
 
 test: check controlplane ## every test this machine can run; says what it skips and why
-	$(BIN)/pytest -q tests/seams tests/agreement tests/scenarios tests/cluster
+	$(BIN)/pytest -q --numprocesses=2 --dist=loadfile tests/seams tests/agreement tests/scenarios
+	$(BIN)/pytest -q tests/cluster
 
 bench: $(STAMP) ## one measured comparison: make bench NAME=coupled_verify
 	$(BIN)/python -m benchmarks.$(NAME)

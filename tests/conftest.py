@@ -1,6 +1,9 @@
-"""For every test: a slow machine is no failure, a failing example is printed whole, no event loop is left behind."""
+"""For every test: a slow machine is no failure, a failing example is printed whole, no event loop is left behind, and
+torch computes with one thread, here and in every process that a test starts.
+"""
 
 import asyncio
+import os
 
 from hypothesis import settings
 
@@ -10,3 +13,7 @@ settings.load_profile("tandem")
 # Until 3.14 `asyncio.get_event_loop()` makes a loop where none was ever set. pytest-asyncio asks for the present loop,
 # to put it back afterwards, and so left one behind that nobody closes; now it hears that there is none.
 asyncio.set_event_loop(None)
+
+# The models are tiny: a second thread gains nothing, and on a busy machine each burns a core while it waits for the
+# other. OpenMP reads the number once, when torch is imported.
+os.environ["OMP_NUM_THREADS"] = "1"

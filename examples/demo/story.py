@@ -66,7 +66,7 @@ class Story:
         self.stage.kubectl("apply", "-f", str(OBJECT))
         self.seen = self.stage.follow(NAMESPACE, NAME)
         say.say("applied examples/demo/chat.yaml: a target on H100 nodes, a draft on an L4 node, one gateway")
-        seconds = say.wait("the pair comes up", lambda: self._unless_condition("Ready", "True"))
+        seconds = say.wait("the pair comes up", self._unless_ready)
         say.wait("the draft joins", lambda: self._unless_condition("DraftReady", "True"))
         self.figures["ready_seconds"] = seconds
         self.url = self.stage.forward(NAMESPACE, NAME, 8000)
@@ -198,6 +198,12 @@ class Story:
     def _unless_condition(self, kind: str, wanted: str) -> str | None:
         held = self._condition(kind)
         return None if held["status"] == wanted else f"{kind}={held['status']} ({held['message']})"
+
+    def _unless_ready(self) -> str | None:
+        if self._condition("Ready")["status"] == "True":
+            return None
+        told = {role: self._condition(f"{role}Ready")["message"] for role in ("Target", "Draft")}
+        return f"target {told['Target']}, draft {told['Draft']}"
 
     def _unless_figures(self, *names: str) -> str | None:
         speculation = self._status().get("speculation", {})

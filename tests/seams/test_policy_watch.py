@@ -63,7 +63,7 @@ async def test_a_wrong_policy_leaves_the_last_good_one_in_force_and_is_reported(
         await put(api, document(2, salt=""))
         await until(lambda: in_force.refused is not None)
         assert number(in_force) == 1
-        assert in_force.refused == "salt is ''; a text of at least one character is needed"
+        assert in_force.refused == "salt is ''; a text of one or more printable characters is needed"
         await put(api, document(3))
         await until(lambda: number(in_force) == 3)
         assert in_force.refused is None
