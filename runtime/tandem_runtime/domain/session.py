@@ -31,7 +31,7 @@ from tandem_runtime.domain.commands import (
     Spent,
     Verify,
 )
-from tandem_runtime.domain.errors import DraftLost, OutOfOrder, StaleOffset, TandemError, TargetLost
+from tandem_runtime.domain.errors import BadRequest, DraftLost, OutOfOrder, StaleOffset, TandemError, TargetLost
 from tandem_runtime.domain.states import FINAL, TRANSITIONS, Signal, State
 from tandem_runtime.domain.stopping import Reader
 from tandem_runtime.domain.tokens import (
@@ -48,6 +48,7 @@ from tandem_runtime.domain.tokens import (
     Verdict,
     VerifyRound,
 )
+from tandem_runtime.domain.verification import admissible, refuse_bad_proposal
 
 RUN_TOKENS = 16
 """A run is this long at most, so that a new slot or policy takes effect soon: at 15 ms a token it ends within the
@@ -149,10 +150,12 @@ class Session:
         self._draft_base = len(self._output)
 
     def proposed(self, proposal: Proposal) -> None:
-        """What the draft offers. Raises DraftLost if it is more than was asked for."""
+        """What the draft offers, as far as the target can know it. Raises DraftLost if it is more than was asked for,
+        or nothing that can have been drawn."""
         self._demand(Signal.PROPOSED)
         if len(proposal.ids) > self._k:
             raise DraftLost(f"the draft offered {len(proposal.ids)} tokens where {self._k} were asked for")
+        proposal = self._admitted(proposal)
         self._draft_base = len(self._output)
         if not proposal.ids:
             self._will_run(Signal.NOTHING_PROPOSED)
@@ -238,6 +241,17 @@ class Session:
             max_tokens=max_tokens,
             logprobs=request.logprobs,
         )
+
+    def _admitted(self, proposal: Proposal) -> Proposal:
+        vocab_size = self.request.vocab_size
+        if vocab_size is None:
+            return proposal
+        try:
+            known = admissible(proposal, vocab_size=vocab_size)
+            refuse_bad_proposal(known, self.request.verification, vocab_size=vocab_size)
+        except BadRequest as bad:
+            raise DraftLost(f"the draft's proposal is none: {bad}") from bad
+        return known
 
     def _propose_round(self) -> ProposeRound:
         committed = tuple(self._output[self._draft_base :])
