@@ -15,6 +15,8 @@ from tandem_runtime.engines.scripted import Script, ScriptedModel, chain_logits,
 from tandem_runtime.ports import Logits, Row
 from tandem_runtime.testing import constant, reciting
 
+LAW_ONLY = sorted(set(VerificationChoice) - {VerificationChoice.AUTO, VerificationChoice.COUPLED})
+"""Verifications that keep the target's law and, at a temperature, not the text."""
 OFF = SpeculationPolicy(mode=SpeculationMode.OFF)
 CHAIN = "fdbcdacedcfdbcda"
 """What the chain model says after [1], in letters."""
@@ -88,7 +90,7 @@ async def test_an_accepted_end_token_ends_an_answer_at_any_position(position: in
     assert target.kv_used == draft.kv_used == 0
 
 
-async def test_ignore_eos_is_refused_by_name_as_long_as_it_is_not_honoured() -> None:
+async def test_ignore_eos_is_refused_by_name_or_honoured() -> None:
     script = reciting([0, 1, 6, 2, 3], width=7)
     async with running_gateway(script, script, speculation=always(5), end_tokens=[6]) as running:
         body = {"model": "chat", "prompt": "a", "max_tokens": 10, "temperature": 0, "ignore_eos": True}
@@ -162,7 +164,7 @@ async def test_no_tokens_at_all_are_refused_alike_on_and_off() -> None:
 
 
 # C09 (llama.cpp #27972, SGLang #10660): whatever judges and whatever is proposed, the logprobs are the target's own.
-@pytest.mark.parametrize("verification", [VerificationChoice.COUPLED, VerificationChoice.REJECTION])
+@pytest.mark.parametrize("verification", [VerificationChoice.COUPLED, *LAW_ONLY])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 async def test_every_token_has_the_targets_logprob_in_every_verification(
     verification: VerificationChoice, temperature: float
@@ -188,10 +190,10 @@ async def test_the_logprobs_are_those_of_off_bit_by_bit() -> None:
 
 
 # C10 (vLLM #6038, #13196): in rejection a seeded request repeats at one K; at temperature 0 its text is that of off.
-async def test_a_seeded_request_repeats_in_rejection_at_one_k_whatever_else_is_served() -> None:
-    rejection = replace(always(4), verification=VerificationChoice.REJECTION)
+@pytest.mark.parametrize("verification", LAW_ONLY)
+async def test_a_seeded_request_repeats_at_one_k_whatever_else_is_served(verification: VerificationChoice) -> None:
     flat = constant([0.0] * 7)
-    async with running_gateway(flat, flat, speculation=rejection) as running:
+    async with running_gateway(flat, flat, speculation=replace(always(4), verification=verification)) as running:
 
         async def ask(**fields: Any) -> str:
             asked: dict[str, Any] = {"prompt": "a", "temperature": 2.0, "max_tokens": 32, "seed": 42} | fields
@@ -204,10 +206,13 @@ async def test_a_seeded_request_repeats_in_rejection_at_one_k_whatever_else_is_s
     assert len({*others, idle[0]}) >= 10
 
 
+@pytest.mark.parametrize("verification", LAW_ONLY)
 @pytest.mark.parametrize("k", [1, 2, 8])
-async def test_greedy_rejection_is_the_text_of_off_at_every_k(k: int) -> None:
-    rejection = replace(always(k), verification=VerificationChoice.REJECTION)
-    async with running_gateway(chain_logits, lame_chain_logits, speculation=rejection) as running:
+async def test_at_temperature_zero_the_text_is_that_of_off_in_every_verification(
+    k: int, verification: VerificationChoice
+) -> None:
+    speculation = replace(always(k), verification=verification)
+    async with running_gateway(chain_logits, lame_chain_logits, speculation=speculation) as running:
         answer = await told(running, prompt="b", max_tokens=16)
         assert answer == await told(running, prompt="b", max_tokens=16, speculation={"off": True})
     assert answer.text == CHAIN

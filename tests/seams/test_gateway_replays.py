@@ -97,9 +97,12 @@ async def test_a_right_target_is_never_said_to_differ(k: int, draft: Script) -> 
         assert await tally(running) == NOTHING | {"equal": 27}
 
 
-async def test_an_answer_that_only_keeps_its_law_is_skipped_and_said_to_be() -> None:
-    rejection = replace(always(3), verification=VerificationChoice.REJECTION)
-    async with checking(near_flat, lame_chain_logits, rejection) as running:
+@pytest.mark.parametrize(
+    "verification", sorted(set(VerificationChoice) - {VerificationChoice.AUTO, VerificationChoice.COUPLED})
+)
+async def test_an_answer_that_only_keeps_its_law_is_skipped_and_said_to_be(verification: VerificationChoice) -> None:
+    speculation = replace(always(3), verification=verification)
+    async with checking(near_flat, lame_chain_logits, speculation) as running:
         for temperature in (0.0, 0.7, 1.0):
             await running.plain(**request(3, temperature))
         assert await tally(running) == NOTHING | {"equal": 1, "skipped": 2}
