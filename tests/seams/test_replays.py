@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from tests.seams.gateway_peers import ShiftedClock, until
+from tests.seams.wire_peers import CountingTarget, next_token, opening, target_link
 
 from tandem_runtime.domain.errors import NotANumber, Overloaded, SessionLost, TandemError
 from tandem_runtime.domain.policy import PairRevision, RevisionName, RoleHash
@@ -270,3 +271,25 @@ async def test_the_end_drops_the_queue_and_what_comes_later_and_frees_the_target
         staged.offer("c")
     assert (staged.results, staged.replays.waiting) == ([Result.DROPPED] * 3, 0)
     assert engine.open_now == set()
+
+
+async def test_over_the_wire_an_answer_is_equal_a_false_one_found_and_no_session_left_behind() -> None:
+    engine = CountingTarget()
+    async with target_link(engine) as (remote, _):
+        pool: Pool[TargetEngine] = Pool()
+        results: list[Result] = []
+        replays = Replays(pool, clock=ShiftedClock(), limits=QUICK)
+        with pool.holding(Replica("uid", TARGET, remote, engine.capable)):
+            task = asyncio.create_task(replays.run())
+            for lie in (None, 20):
+                said = [1, 2, 3]
+                while len(said) < 43:
+                    said.append(next_token(said))
+                answer = tuple(0 if offset == lie else token for offset, token in enumerate(said[3:]))
+                replay = Replay(opening(f"s{lie}"), answer)
+                replays.offer(ReplayJob(REVISION, replay, results.append))
+                await until(lambda: replays.waiting == 0)
+                assert replay.equal == (40 if lie is None else lie)
+            await until(lambda: not engine.prefixes)
+            await ended(task)
+    assert results == [Result.EQUAL, Result.DIFFERENT]
