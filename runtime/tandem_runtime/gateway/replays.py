@@ -154,9 +154,7 @@ class Replays:
                     return True
             return False
         finally:
-            with suppress(TandemError, TimeoutError):
-                async with asyncio.timeout(self._limits.close_seconds):
-                    await engine.close(opening.session)
+            await self._release(engine.close(opening.session))
 
     async def _compare_run(self, replay: Replay, replica: Replica[TargetEngine], opened: Opened) -> bool:
         """One run, or its part until a session comes; true if its first token had to wait for others' work."""
@@ -171,10 +169,16 @@ class Replays:
                     return False
         finally:
             if isinstance(verdicts, AsyncGenerator):
-                await verdicts.aclose()
+                await self._release(verdicts.aclose())
         if replay.equal == began:
             raise TargetLost("the target ended a run without a token")
         return False
+
+    async def _release(self, closing: Awaitable[None]) -> None:
+        """A target that cannot be reached has freed the session already."""
+        with suppress(TandemError, TimeoutError):
+            async with asyncio.timeout(self._limits.close_seconds):
+                await closing
 
     async def _in_time(self, answer: Awaitable[Answer]) -> Answer:
         async with asyncio.timeout(self._limits.answer_seconds):
