@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tandem_runtime.domain.policy import (
     ControlPolicy,
+    ExactnessPolicy,
     PairRevision,
     Policy,
     RevisionName,
@@ -55,7 +56,12 @@ def local_fleet(target: LocalModel, draft: LocalModel | None, *, clock: Clock) -
 
 
 def local_policy(
-    served_model_name: str, *, has_draft: bool, speculation: SpeculationPolicy, control: ControlPolicy
+    served_model_name: str,
+    *,
+    has_draft: bool,
+    speculation: SpeculationPolicy,
+    control: ControlPolicy,
+    exactness: ExactnessPolicy,
 ) -> Policy:
     """The policy of one pair that gets everything."""
     revision = PairRevision(LOCAL_REVISION, LOCAL_TARGET, LOCAL_DRAFT if has_draft else None, weight=100)
@@ -66,4 +72,5 @@ def local_policy(
         revisions=(revision,),
         speculation=speculation,
         control=control,
+        exactness=exactness,
     )

@@ -262,11 +262,23 @@ def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-draft-tokens", type=positive_number, default=8, help="most tokens proposed at once (default %(default)s)"
     )
     add("--off-percent", type=_percent, default=0, help="time slots with speculation off, to compare (default none)")
+    add(
+        "--replay-basis-points",
+        type=_basis_points,
+        default=policy.ExactnessPolicy().sample_basis_points,
+        help="answers of 10000 that are replayed with speculation off and compared (default %(default)s)",
+    )
 
 
 def _percent(text: str) -> int:
     if not text.isdecimal() or int(text) > 100:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole percentage from 0 to 100")
+    return int(text)
+
+
+def _basis_points(text: str) -> int:
+    if not text.isdecimal() or len(text) > 5 or int(text) > policy.BASIS_POINTS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to {policy.BASIS_POINTS}")
     return int(text)
 
 
@@ -308,6 +320,7 @@ def _pair_options(arguments: argparse.Namespace) -> "PairOptions":
             max_draft_tokens=arguments.max_draft_tokens,
         ),
         control=policy.ControlPolicy(off_percent=arguments.off_percent),
+        exactness=policy.ExactnessPolicy(arguments.replay_basis_points),
         limits=_limits(arguments),
         listening=_listening(arguments, notice_seconds=0.0),
     )

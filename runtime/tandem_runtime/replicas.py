@@ -88,6 +88,14 @@ class Pool(Generic[Engine]):
         replica.sessions += 1
         return replica
 
+    def idle(self, role_hash: RoleHash) -> Replica[Engine] | None:
+        """An open replica of that hash without a session of this gateway; asking makes it no busier."""
+        return next((replica for replica in self if self._is_idle(replica, role_hash)), None)
+
+    @staticmethod
+    def _is_idle(replica: Replica[Engine], role_hash: RoleHash) -> bool:
+        return replica.role_hash == role_hash and replica.open and replica.sessions == 0
+
     def give_back(self, replica: Replica[Engine]) -> None:
         """End a session begun by `borrow`."""
         replica.sessions -= 1

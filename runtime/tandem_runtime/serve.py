@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tandem_runtime.domain.errors import ModelRefused, SettingRefused
 from tandem_runtime.domain.evidence import Ledger
-from tandem_runtime.domain.policy import ControlPolicy, SpeculationPolicy
+from tandem_runtime.domain.policy import ControlPolicy, ExactnessPolicy, SpeculationPolicy
 from tandem_runtime.engines.scripted import SCHEME
 from tandem_runtime.gateway.keys import ApiKeys
 from tandem_runtime.gateway.server import Listening, Ports, serve_gateway
@@ -34,6 +34,7 @@ class PairOptions:
     auth_file: Path | None
     speculation: SpeculationPolicy
     control: ControlPolicy
+    exactness: ExactnessPolicy
     limits: Limits
     listening: Listening
 
@@ -56,6 +57,7 @@ async def serve_pair(
         has_draft=draft is not None,
         speculation=options.speculation,
         control=options.control,
+        exactness=options.exactness,
     )
     with local_fleet(target, draft, clock=clock) as fleet:
         gateway = Gateway(

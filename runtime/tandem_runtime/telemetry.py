@@ -5,6 +5,7 @@ Refuses to know what they are judged by: the operator reads `/internal/evidence`
     acceptance of proposed   sum by (revision) (rate(tandem_spec_decode_num_accepted_tokens_total[5m]))
                            / sum by (revision) (rate(tandem_spec_decode_num_draft_tokens_total[5m]))
     mean accepted length     1 + accepted tokens / drafts, the same way with tandem_spec_decode_num_drafts_total
+    broken exactness         sum by (revision) (increase(tandem_exactness_replays_total{result="different"}[1h])) > 0
     speed-up                 (tandem_decode_seconds_total / tandem_output_tokens_total of arm="off") / (same of "on")
 
 `drafts` are rounds with something proposed, as in vLLM. Decode seconds are summed over sequences and leave out the
@@ -14,6 +15,7 @@ rounds that read a prompt; output tokens do not.
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
 from tandem_runtime.domain.evidence import Arm
+from tandem_runtime.domain.replay import Result
 from tandem_runtime.domain.tokens import Round
 
 LABELS = ("revision", "arm")
@@ -37,6 +39,12 @@ class Metrics:
         self._output = self._counter("output_tokens", "Tokens of answers, end tokens included.")
         self._decode = self._counter("decode_seconds", "Seconds of decoding, summed over sequences.")
         self._requests = self._counter("requests", "Requests by HTTP status; 499 is a caller that left.", "code")
+        self._replays = Counter(
+            "tandem_exactness_replays",
+            "Finished answers by what their replay without speculation showed.",
+            ("revision", "result"),
+            registry=self.registry,
+        )
         self._first = self._histogram(
             "time_to_first_token_seconds", "From the request to its first token.", FIRST_TOKEN_BUCKETS
         )
@@ -61,6 +69,9 @@ class Metrics:
 
     def add_request(self, code: int, *, revision: str = NO_REVISION, arm: Arm = Arm.OFF) -> None:
         self._requests.labels(revision, arm, code).inc()
+
+    def add_replay(self, result: Result, *, revision: str) -> None:
+        self._replays.labels(revision, result.value).inc()
 
     def render(self) -> bytes:
         """Prometheus text."""

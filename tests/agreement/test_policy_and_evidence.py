@@ -5,10 +5,11 @@ import json
 from tests.domain.simulated_world import QUICK, V2, Behaviour, installed, push
 
 from tandem_operator.domain.alerts import Intent, intents
-from tandem_operator.domain.samples import Arm, read_document
+from tandem_operator.domain.samples import Arm, Replayed, read_document
 from tandem_operator.domain.webhook import annotation, read_webhook
 from tandem_runtime.domain import evidence as gateway
 from tandem_runtime.domain.policy import RevisionName, RoleHash, parse_policy
+from tandem_runtime.domain.replay import Result
 from tandem_runtime.domain.tokens import Round
 
 
@@ -37,6 +38,7 @@ def test_the_operator_reads_what_a_gateway_counts() -> None:
     stratum = ledger.stratum(gateway.StratumKey(12, name))
     stratum.add(Round(4, 3, 4, 0.0, 0.01), bucket=7)
     stratum.requests, stratum.errors = 2, 1
+    stratum.exactness.add(Result.DIFFERENT)
     slot = gateway.SlotKey("uid", target, 3, gateway.Arm.OFF, 12, name)
     ledger.add_decode(slot, ends_at=80.0, tokens=8, seconds=0.0914)
     admitted = {"targets": {"91ab02c4": 2}, "drafts": {"0be3fa77": 1}}
@@ -47,6 +49,7 @@ def test_the_operator_reads_what_a_gateway_counts() -> None:
     (counted,) = read.strata
     assert (counted.policy, counted.revision, counted.requests, counted.errors) == (12, "b07d51ee", 2, 1)
     assert (counted.rounds, counted.speculating, counted.proposed, counted.emitted) == (1, 1, 4, 4)
+    assert counted.exactness == Replayed(equal=0, different=1)
     assert counted.acceptance is not None
     assert (counted.acceptance.accepted[7], counted.acceptance.examined[7]) == (3, 4)
     (closed,) = read.slots

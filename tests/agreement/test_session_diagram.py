@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from tandem_runtime.domain import session
+from tandem_runtime.domain import session, states
 
 PAGE = (Path(__file__).parents[2] / "docs" / "session.md").read_text()
 
 
 def test_the_diagram_is_drawn_from_the_table() -> None:
     drawn = PAGE.split("```mermaid\n")[1].split("```")[0]
-    assert drawn == session.diagram(), "paste the output of diagram() into docs/session.md"
+    assert drawn == states.diagram(), "paste the output of diagram() into docs/session.md"
 
 
 def test_the_limits_on_the_page_are_those_of_the_code() -> None:

@@ -11,6 +11,7 @@ from tandem_runtime.domain.evidence import (
     first_token_bin,
 )
 from tandem_runtime.domain.policy import RevisionName, RoleHash
+from tandem_runtime.domain.replay import Result
 from tandem_runtime.domain.tokens import Round
 
 KEY = StratumKey(12, RevisionName("b07d51ee"))
@@ -38,6 +39,7 @@ def test_the_document_is_the_contracts() -> None:
     stratum = ledger.stratum(KEY)
     stratum.add(round_of(4, 3), bucket=0)
     stratum.requests, stratum.errors = 2, 1
+    stratum.exactness.add(Result.EQUAL)
     ledger.add_decode(slot(3), ends_at=80.0, tokens=8, seconds=0.0914)
     document = ledger.document(wall=100.0, policy=12, admitted={"targets": {"91ab02c4": 2}, "drafts": {}}, serving=True)
     zeros = [0] * 127
@@ -59,6 +61,7 @@ def test_the_document_is_the_contracts() -> None:
                 "emitted": 4,
                 "speculating": 1,
                 "shadow": {"matched": [0, *zeros], "examined": [0, *zeros]},
+                "exactness": {"equal": 1, "different": 0, "uncertain": 0, "skipped": 0, "dropped": 0, "failed": 0},
                 "firstToken": {
                     "edgesMilliseconds": list(FIRST_TOKEN_EDGES_MILLISECONDS),
                     "counts": [0] * (len(FIRST_TOKEN_EDGES_MILLISECONDS) + 1),

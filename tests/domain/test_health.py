@@ -10,7 +10,7 @@ from tandem_operator.domain.decision import CheckResult, CheckVerdict
 from tandem_operator.domain.evidence import ArmSums, Boot, Evidence, begin
 from tandem_operator.domain.health import CHECKS, Question, assess, worst
 from tandem_operator.domain.intervals import ERROR_RATIOS, SlotSums
-from tandem_operator.domain.samples import BUCKETS, Arm, Buckets, Shadow, Stratum
+from tandem_operator.domain.samples import BUCKETS, Arm, Buckets, Replayed, Shadow, Stratum
 from tandem_operator.domain.spec import AcceptanceGate, Analysis, ErrorsGate, SpeedupGate
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -194,8 +194,28 @@ def test_a_check_is_asked_where_it_means_something(question: dict[str, bool], na
     assert [found.name for found in assess(asked)] == names
 
 
-def test_every_check_has_its_part_of_the_confidence() -> None:
-    assert Question(analysis=RULES, evidence=NOTHING, target="t").alpha == pytest.approx(0.05 / len(CHECKS))
+def test_every_check_that_chance_could_fail_has_its_part_of_the_confidence() -> None:
+    assert Question(analysis=RULES, evidence=NOTHING, target="t").alpha == pytest.approx(0.05 / (len(CHECKS) - 1))
+
+
+@pytest.mark.parametrize(
+    ("canary", "stable", "verdict"),
+    [
+        ((Replayed(900, 0), Replayed(80, 0)), Replayed(5, 5), CheckVerdict.PASS),
+        ((Replayed(3, 0), Replayed(0, 1)), Replayed(90, 0), CheckVerdict.FAIL),
+        ((Replayed(), None), Replayed(90, 3), None),
+    ],
+)
+def test_one_answer_that_differs_from_plain_decoding_fails_and_none_replayed_claims_nothing(
+    canary: tuple[Replayed | None, ...], stable: Replayed, verdict: CheckVerdict | None
+) -> None:
+    strata = [Stratum(policy=1 + index, revision="canary", exactness=held) for index, held in enumerate(canary)]
+    strata.append(Stratum(policy=1, revision="stable", exactness=stable))
+    evidence = replace(NOTHING, boots={"x": Boot(pod="a", strata=tuple(strata))})
+    found = {check.name: check for check in assess(Question(analysis=RULES, evidence=evidence, target="t"))}
+    assert (found["exactness"].verdict if "exactness" in found else None) == verdict
+    if verdict is CheckVerdict.FAIL:
+        assert (found["exactness"].value, found["exactness"].samples) == ("1", "4 replayed")
 
 
 @pytest.mark.parametrize(

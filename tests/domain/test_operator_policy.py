@@ -47,6 +47,7 @@ def test_the_policy_is_as_the_contract_writes_it() -> None:
             "minGainBasisPoints": 100,
         },
         "control": {"offPercent": 5, "slotSeconds": 20},
+        "exactness": {"sampleBasisPoints": 100},
     }
 
 

@@ -12,6 +12,7 @@ from tandem_runtime.domain.policy import (
     Allowance,
     Assignment,
     ControlPolicy,
+    ExactnessPolicy,
     OwnWish,
     PairRevision,
     Policy,
@@ -65,6 +66,7 @@ DOCUMENT: dict[str, Any] = {
         "minGainBasisPoints": 100,
     },
     "control": {"offPercent": 5, "slotSeconds": 20},
+    "exactness": {"sampleBasisPoints": 250},
 }
 POLICY = Policy(
     number=12,
@@ -74,6 +76,7 @@ POLICY = Policy(
     assignment=Assignment.REQUEST,
     speculation=SpeculationPolicy(SpeculationState.ACTIVE, SpeculationMode.AUTO, VerificationChoice.COUPLED, 1, 8, 100),
     control=ControlPolicy(5, 20),
+    exactness=ExactnessPolicy(250),
 )
 
 
@@ -105,6 +108,7 @@ def test_a_field_of_a_newer_operator_is_passed_over(path: str) -> None:
     [
         ("speculation", replace(POLICY, speculation=SpeculationPolicy())),
         ("control", replace(POLICY, control=ControlPolicy())),
+        ("exactness", replace(POLICY, exactness=ExactnessPolicy(100))),
         ("assignment", POLICY),
         ("revisions.0.speculate", POLICY),
         ("revisions.1.shadow", POLICY),
@@ -149,6 +153,7 @@ def test_a_pair_may_have_no_draft() -> None:
         ("speculation.maxDraftTokens", 65, "speculation.maxDraftTokens"),
         ("control.offPercent", 101, "control.offPercent"),
         ("control.slotSeconds", 0, "control.slotSeconds"),
+        ("exactness.sampleBasisPoints", 10_001, "exactness.sampleBasisPoints"),
     ],
 )
 def test_a_wrong_field_is_refused_by_its_path(path: str, value: object, named: str) -> None:

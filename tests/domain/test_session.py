@@ -25,7 +25,8 @@ from tandem_runtime.domain.commands import (
 )
 from tandem_runtime.domain.errors import DraftLost, OutOfOrder, StaleOffset, TargetLost
 from tandem_runtime.domain.sampling import coupled_choice
-from tandem_runtime.domain.session import TRANSITIONS, Session, Signal, State
+from tandem_runtime.domain.session import Session
+from tandem_runtime.domain.states import TRANSITIONS, Signal, State
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import (
     FinishReason,

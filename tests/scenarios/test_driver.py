@@ -19,7 +19,8 @@ from tandem_runtime.domain.errors import (
     TargetLost,
 )
 from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead, Mode
-from tandem_runtime.domain.session import Session, State
+from tandem_runtime.domain.session import Session
+from tandem_runtime.domain.states import State
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import (
     Capabilities,

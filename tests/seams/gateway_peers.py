@@ -12,7 +12,7 @@ import httpx
 
 from tandem_runtime.admin import http_server
 from tandem_runtime.domain.evidence import Ledger, StratumFields
-from tandem_runtime.domain.policy import ControlPolicy, Policy, SpeculationMode, SpeculationPolicy
+from tandem_runtime.domain.policy import ControlPolicy, ExactnessPolicy, Policy, SpeculationMode, SpeculationPolicy
 from tandem_runtime.domain.tokens import Incarnation, TokenId
 from tandem_runtime.engines.scripted import Script, ScriptedModel
 from tandem_runtime.engines.sessions import EngineFacts
@@ -124,6 +124,7 @@ async def running_gateway(
                     has_draft=draft is not None,
                     speculation=speculation or SpeculationPolicy(),
                     control=control or ControlPolicy(off_percent=0),
+                    exactness=ExactnessPolicy(0),
                 )
             ),
             fleet=fleet,

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +42,20 @@ def run(command: str, *arguments: str) -> int:
         main.main([command, "--port", "0", "--admin-port", "0", *arguments])
     assert isinstance(ended.value.code, int)
     return ended.value.code
+
+
+def test_an_answer_is_replayed_and_its_equality_is_in_the_metrics(tmp_path: Path) -> None:
+    folder = str(letters_folder(tmp_path))
+    options = ("--tokenizer", folder, "--name", "chat", "--mode", "Always", "--replay-basis-points", "10000")
+    line = 'tandem_exactness_replays_total{result="equal",revision="local"} 1.0'
+    with served(*PAIR, *options) as (said, _):
+        address = re.findall(r"^serving chat at (http://\S+)$", said, re.MULTILINE)[0]
+        metrics = re.findall(r"^metrics at (http://\S+)$", said, re.MULTILINE)[0]
+        httpx.post(f"{address}/completions", json={"model": "chat", "prompt": "b"}).raise_for_status()
+        ends_at = time.monotonic() + 60
+        while line not in httpx.get(metrics).text:
+            assert time.monotonic() < ends_at, "the replay does not come to an end"
+            time.sleep(0.05)
 
 
 def test_a_pair_is_served_by_one_command_and_drains_at_the_end(tmp_path: Path) -> None:
@@ -88,6 +103,7 @@ def test_the_admin_port_tells_metrics_evidence_and_readiness(tmp_path: Path) -> 
         ((*PAIR, "--tokenizer", "{letters}", "--max-draft-tokens", "65"), 1, "--max-draft-tokens 65 is above 64"),
         ((*PAIR, "--tokenizer", "{letters}", "--port", "{taken}"), 1, "cannot listen on 127.0.0.1:{taken}"),
         ((*PAIR, "--off-percent", "101"), 2, "'101' is no whole percentage"),
+        ((*PAIR, "--replay-basis-points", "10001"), 2, "'10001' is no whole number from 0 to 10000"),
         ((), 2, "--target"),
     ],
 )

@@ -21,7 +21,7 @@ from operator import sub as difference_of
 
 from tandem_operator.domain import record
 from tandem_operator.domain.intervals import ERROR_RATIOS, SlotSums, error_evidence
-from tandem_operator.domain.samples import Arm, Buckets, Document, Scrape, Shadow, Slot, Stratum, has_grown
+from tandem_operator.domain.samples import Arm, Buckets, Document, Replayed, Scrape, Shadow, Slot, Stratum, has_grown
 
 SETTLING = timedelta(seconds=15)
 """After its end a slot is left alone this long, until every gateway has closed it."""
@@ -221,6 +221,7 @@ def _merge(left: Stratum, right: Stratum, with_: Callable[[int, int], int]) -> S
         emitted=with_(left.emitted, right.emitted),
         acceptance=_merge_acceptance(left.acceptance, right.acceptance, with_),
         shadow=_merge_shadow(left.shadow, right.shadow, with_),
+        exactness=_merge_replayed(left.exactness, right.exactness, with_),
     )
 
 
@@ -241,6 +242,13 @@ def _merge_shadow(left: Shadow | None, right: Shadow | None, with_: Callable[[in
         return None
     one, other = left or Shadow(), right or Shadow()
     return Shadow(matched=_rows(one.matched, other.matched, with_), examined=_rows(one.examined, other.examined, with_))
+
+
+def _merge_replayed(left: Replayed | None, right: Replayed | None, with_: Callable[[int, int], int]) -> Replayed | None:
+    if left is None and right is None:
+        return None
+    one, other = left or Replayed(), right or Replayed()
+    return Replayed(with_(one.equal, other.equal), with_(one.different, other.different))
 
 
 def _rows(left: tuple[int, ...], right: tuple[int, ...], with_: Callable[[int, int], int]) -> tuple[int, ...]:

@@ -3,11 +3,12 @@
 Refuses to know what follows from a verdict (`rollout`) and how evidence is gathered (`evidence`).
 
 CHECKS is the list; each check is one function that gets the same `Question` and an alpha, (1 - confidence) / number of
-checks, so that all of them together are wrong about a sound canary with probability 1 - confidence at most, however
-often they are looked at (`intervals`). A bound is compared, never a point: a floor passes when the whole interval lies
-above it and fails when it lies below; a drop fails when the interval lies below zero and reaches the margin. Too little
-evidence is Inconclusive and says how much there is and how much is needed; sums that are not there at all are NoData.
-Only errors may fail before `minRequests`, since an e-value needs no minimum.
+checks that chance can fail, so that all of them together are wrong about a sound canary with probability 1 - confidence
+at most, however often they are looked at (`intervals`). A bound is compared, never a point: a floor passes when the
+whole interval lies above it and fails when it lies below; a drop fails when the interval lies below zero and reaches
+the margin. Too little evidence is Inconclusive and says how much there is and how much is needed; sums that are not
+there at all are NoData. Errors and exactness alone may fail before `minRequests`: an e-value needs no minimum, and one
+difference is proof.
 
 Over all checks the worst verdict counts: Fail > ProviderError > NoData > Inconclusive > Pass.
 """
@@ -28,7 +29,7 @@ from tandem_operator.domain.intervals import (
     log_e_value,
     ratio,
 )
-from tandem_operator.domain.samples import Arm, Stratum
+from tandem_operator.domain.samples import Arm, Replayed, Stratum
 from tandem_operator.domain.spec import Analysis
 
 FEWEST_BUCKETS = 32
@@ -61,16 +62,17 @@ class Question:
 
     @property
     def alpha(self) -> float:
-        return (1 - self.analysis.confidence_basis_points / 10_000) / len(CHECKS)
+        return (1 - self.analysis.confidence_basis_points / 10_000) / sum(check.by_chance for check in CHECKS)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A rule: its name, when it applies, and how it judges."""
+    """A rule: its name, when it applies, and how it judges; one that is not `by_chance` cannot be wrong by chance."""
 
     name: str
     applies: Callable[[Question], bool]
     judge: Callable[[Question, Evidence], CheckResult]
+    by_chance: bool = True
 
 
 def assess(question: Question) -> tuple[CheckResult, ...]:
@@ -302,6 +304,33 @@ def _grand(log_value: float) -> str:
     return f"{math.exp(log_value):.3g}" if log_value < 20 else f"e^{log_value:.0f}"
 
 
+# Exactness
+
+
+def _replayed(question: Question) -> Replayed | None:
+    """The canary's answers that were replayed; None where there are none, so that nothing is claimed of them."""
+    strata = {} if question.evidence is None else question.evidence.strata(question.evidence.canary)
+    total = total_of(strata.values())
+    known = None if total is None else total.exactness
+    return known if known and known.equal + known.different else None
+
+
+def _exactness(question: Question, _: Evidence) -> CheckResult:
+    """Answers that differ from plain decoding with the same seed: one is proof."""
+    replayed = _replayed(question) or Replayed()
+    draft = CheckResult(
+        name="exactness",
+        verdict=CheckVerdict.PASS,
+        value=str(replayed.different),
+        threshold="0 different",
+        samples=f"{replayed.equal + replayed.different} replayed",
+        message="every replayed answer is that of plain decoding",
+    )
+    if not replayed.different:
+        return draft
+    return _with(draft, CheckVerdict.FAIL, "speculation changed an answer; the gateway's log has its position")
+
+
 # Wording
 
 
@@ -338,5 +367,6 @@ CHECKS: tuple[Check, ...] = (
         _speedup_drop,
     ),
     Check("errors", lambda asked: not asked.shadow, _errors),
+    Check("exactness", lambda asked: _replayed(asked) is not None, _exactness, by_chance=False),
 )
-"""Every rule; their number divides alpha."""
+"""Every rule; the number of those by chance divides alpha."""

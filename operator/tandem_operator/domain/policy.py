@@ -71,6 +71,7 @@ def _content(terms: Terms) -> dict[str, object]:
             "minGainBasisPoints": speculation.min_gain_basis_points,
         },
         "control": {"offPercent": _off_percent(terms), "slotSeconds": speculation.control.slot_seconds},
+        "exactness": {"sampleBasisPoints": terms.spec.canary.analysis.exactness.sample_basis_points},
     }
 
 

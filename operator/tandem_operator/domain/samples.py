@@ -45,6 +45,14 @@ class Shadow:
     examined: tuple[int, ...] = NO_BUCKETS
 
 
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Answers that a gateway made again with speculation off, by what the comparison proves."""
+
+    equal: int = 0
+    different: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stratum:
     """What one revision did under one policy number, since the boot."""
@@ -59,6 +67,7 @@ class Stratum:
     emitted: int = 0
     acceptance: Buckets | None = None
     shadow: Shadow | None = None
+    exactness: Replayed | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -213,6 +213,13 @@ class ErrorsGate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Exactness:
+    """Which share of the answers gateways replay with speculation off and compare."""
+
+    sample_basis_points: int = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
     interval_seconds: int = 30
     min_requests: int = 100
@@ -221,6 +228,7 @@ class Analysis:
     acceptance: AcceptanceGate = field(default_factory=AcceptanceGate)
     speedup: SpeedupGate = field(default_factory=SpeedupGate)
     errors: ErrorsGate = field(default_factory=ErrorsGate)
+    exactness: Exactness = field(default_factory=Exactness)
     on_inconclusive: OnInconclusive = OnInconclusive.HOLD
 
 

@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import NamedTuple, TypedDict
 
 from tandem_runtime.domain.policy import RevisionName, RoleHash
+from tandem_runtime.domain.replay import Tally
 from tandem_runtime.domain.routing import BUCKETS
 from tandem_runtime.domain.tokens import Round
 
@@ -48,6 +49,17 @@ class FirstTokenFields(TypedDict):
     counts: list[int]
 
 
+class ExactnessFields(TypedDict):
+    """Answers by what their replay showed."""
+
+    equal: int
+    different: int
+    uncertain: int
+    skipped: int
+    dropped: int
+    failed: int
+
+
 class StratumFields(TypedDict):
     policy: int
     revision: str
@@ -59,6 +71,7 @@ class StratumFields(TypedDict):
     emitted: int
     speculating: int
     shadow: ShadowFields
+    exactness: ExactnessFields
     firstToken: FirstTokenFields
 
 
@@ -125,6 +138,7 @@ class Stratum:
     bucket_requests: list[int] = field(default_factory=_zeros)
     shadow_matched: list[int] = field(default_factory=_zeros)
     shadow_examined: list[int] = field(default_factory=_zeros)
+    exactness: Tally = field(default_factory=Tally)
     first_token: list[int] = field(default_factory=lambda: [0] * (len(FIRST_TOKEN_EDGES_MILLISECONDS) + 1))
 
     def add(self, round: Round, *, bucket: int) -> None:
@@ -209,7 +223,19 @@ def _stratum_fields(key: StratumKey, sums: Stratum) -> StratumFields:
         "emitted": sums.emitted,
         "speculating": sums.speculating,
         "shadow": {"matched": list(sums.shadow_matched), "examined": list(sums.shadow_examined)},
+        "exactness": _exactness_fields(sums.exactness),
         "firstToken": {"edgesMilliseconds": list(FIRST_TOKEN_EDGES_MILLISECONDS), "counts": list(sums.first_token)},
+    }
+
+
+def _exactness_fields(tally: Tally) -> ExactnessFields:
+    return {
+        "equal": tally.equal,
+        "different": tally.different,
+        "uncertain": tally.uncertain,
+        "skipped": tally.skipped,
+        "dropped": tally.dropped,
+        "failed": tally.failed,
     }
 
 

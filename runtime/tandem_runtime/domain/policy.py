@@ -93,6 +93,13 @@ class ControlPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class ExactnessPolicy:
+    """`sample_basis_points` of the finished answers are replayed with speculation off and compared."""
+
+    sample_basis_points: int = 100
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     number: int
     served_model_name: str
@@ -101,6 +108,7 @@ class Policy:
     assignment: Assignment = Assignment.REQUEST
     speculation: SpeculationPolicy = SpeculationPolicy()
     control: ControlPolicy = ControlPolicy()
+    exactness: ExactnessPolicy = ExactnessPolicy()
 
     def revision(self, name: RevisionName) -> PairRevision | None:
         """The revision of that name, or None once the policy no longer has it."""
@@ -128,6 +136,7 @@ def parse_policy(document: str) -> Policy:
         assignment=_enum(Assignment, fields, "assignment", default=Assignment.REQUEST),
         speculation=_speculation(_object(fields, "speculation")),
         control=_control(_object(fields, "control")),
+        exactness=_exactness(_object(fields, "exactness")),
     )
 
 
@@ -186,6 +195,11 @@ def _control(fields: Fields) -> ControlPolicy:
         off_percent=_whole(fields, "offPercent", path, high=WHOLE_PERCENT, default=default.off_percent),
         slot_seconds=_whole(fields, "slotSeconds", path, low=1, default=default.slot_seconds),
     )
+
+
+def _exactness(fields: Fields) -> ExactnessPolicy:
+    default = ExactnessPolicy().sample_basis_points
+    return ExactnessPolicy(_whole(fields, "sampleBasisPoints", "exactness.", high=BASIS_POINTS, default=default))
 
 
 def _object(fields: Fields, name: str) -> Fields:

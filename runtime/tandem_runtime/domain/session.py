@@ -2,7 +2,7 @@
 
 Refuses to do any of it: no await, clock, chance or engine. A driver asks `next()`, does what it says, and tells what
 came of it. Only verified tokens are ever shown or counted, and plain decoding, a lost draft and a switched-off draft
-are the same path with nothing proposed.
+are the same path with nothing proposed. Which event leads where is the table of `states`.
 
     opening -> choosing -> proposing -> verifying -> choosing -> ...      K tokens proposed in each round
                        `-> running --------------> choosing               the target goes on alone for some tokens
@@ -14,9 +14,7 @@ was shown changes.
 """
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import replace
-from enum import StrEnum
 from typing import assert_never
 
 from tandem_runtime.domain.commands import (
@@ -34,6 +32,7 @@ from tandem_runtime.domain.commands import (
     Verify,
 )
 from tandem_runtime.domain.errors import BadRequest, DraftLost, OutOfOrder, StaleOffset, TandemError, TargetLost
+from tandem_runtime.domain.states import FINAL, TRANSITIONS, Signal, State
 from tandem_runtime.domain.stopping import Reader
 from tandem_runtime.domain.tokens import (
     FinishReason,
@@ -51,59 +50,6 @@ from tandem_runtime.domain.tokens import (
 )
 from tandem_runtime.domain.verification import admissible, refuse_bad_proposal
 
-
-class State(StrEnum):
-    OPENING = "opening"
-    CHOOSING = "choosing"
-    OPENING_DRAFT = "opening_draft"
-    PROPOSING = "proposing"
-    VERIFYING = "verifying"
-    RUNNING = "running"
-    ENDING = "ending"
-    FINISHED = "finished"
-    CANCELLED = "cancelled"
-
-
-class Signal(StrEnum):
-    OPENED = "opened"
-    WILL_RUN = "K = 0"
-    WILL_OPEN_DRAFT = "K > 0, draft unknown"
-    WILL_PROPOSE = "K > 0"
-    DRAFT_OPENED = "draft opened"
-    PROPOSED = "proposed"
-    NOTHING_PROPOSED = "nothing proposed"
-    VERIFIED = "verified"
-    RUN_OVER = "run over"
-    ENDED = "verified, with an ending"
-    TOLD = "told"
-    DRAFT_LOST = "draft lost"
-    TARGET_LOST = "target lost"
-
-
-TRANSITIONS: Mapping[tuple[State, Signal], State] = {
-    (State.OPENING, Signal.OPENED): State.CHOOSING,
-    (State.OPENING, Signal.TARGET_LOST): State.OPENING,
-    (State.CHOOSING, Signal.WILL_RUN): State.RUNNING,
-    (State.CHOOSING, Signal.WILL_OPEN_DRAFT): State.OPENING_DRAFT,
-    (State.CHOOSING, Signal.WILL_PROPOSE): State.PROPOSING,
-    (State.OPENING_DRAFT, Signal.DRAFT_OPENED): State.PROPOSING,
-    (State.OPENING_DRAFT, Signal.DRAFT_LOST): State.RUNNING,
-    (State.PROPOSING, Signal.PROPOSED): State.VERIFYING,
-    (State.PROPOSING, Signal.NOTHING_PROPOSED): State.RUNNING,
-    (State.PROPOSING, Signal.DRAFT_LOST): State.RUNNING,
-    (State.VERIFYING, Signal.VERIFIED): State.CHOOSING,
-    (State.VERIFYING, Signal.ENDED): State.ENDING,
-    (State.VERIFYING, Signal.TARGET_LOST): State.OPENING,
-    (State.RUNNING, Signal.VERIFIED): State.RUNNING,
-    (State.RUNNING, Signal.RUN_OVER): State.CHOOSING,
-    (State.RUNNING, Signal.ENDED): State.ENDING,
-    (State.RUNNING, Signal.TARGET_LOST): State.OPENING,
-    (State.ENDING, Signal.TOLD): State.FINISHED,
-}
-"""All that can happen, but for `cancelled`, which leads from every state that is not final to CANCELLED."""
-
-FINAL = frozenset({State.FINISHED, State.CANCELLED})
-
 RUN_TOKENS = 16
 """A run is this long at most, so that a new slot or policy takes effect soon: at 15 ms a token it ends within the
 uncounted first 15 % of a slot of 2 s."""
@@ -116,7 +62,10 @@ TARGET_LOSSES = 3
 
 
 class Session:
-    """The machine. Ask `next`, do it, tell the outcome by the method of its name; ask again."""
+    """The machine. Ask `next`, do it, tell the outcome by the method of its name; ask again.
+
+    An event that is refused, because it is out of order or does not fit what was asked, changes nothing.
+    """
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -185,6 +134,7 @@ class Session:
 
     def chosen(self, k: int) -> None:
         """K for the next round; at most what Choose said."""
+        self._demand(Signal.WILL_RUN)
         if not 0 <= k <= self._most():
             raise OutOfOrder(f"K = {k} was chosen where at most {self._most()} tokens fit")
         self._k = k
@@ -200,7 +150,9 @@ class Session:
         self._draft_base = len(self._output)
 
     def proposed(self, proposal: Proposal) -> None:
-        """What the draft offers. Raises DraftLost if it is more than was asked for."""
+        """What the draft offers, as far as the target can know it. Raises DraftLost if it is more than was asked for,
+        or nothing that can have been drawn."""
+        self._demand(Signal.PROPOSED)
         if len(proposal.ids) > self._k:
             raise DraftLost(f"the draft offered {len(proposal.ids)} tokens where {self._k} were asked for")
         proposal = self._admitted(proposal)
@@ -213,7 +165,8 @@ class Session:
 
     def verified(self, verdict: Verdict, spent: Spent) -> Round:
         """What the target says of the proposal, or the next token of a run. Raises StaleOffset if it answers another
-        question: then nothing is committed."""
+        question, as a reply that comes twice does, and TargetLost if it lacks logprobs that were asked for."""
+        self._demand(Signal.VERIFIED)
         self._check(verdict)
         ids = (*self._proposal.ids[: verdict.accepted], verdict.token)
         tokens, ended = self._commit(ids, verdict.logprobs)
@@ -226,6 +179,7 @@ class Session:
 
     def run_over(self) -> None:
         """The run ended. Raises TargetLost if it brought nothing."""
+        self._demand(Signal.RUN_OVER)
         if len(self._output) == self._run.offset:
             raise TargetLost("the target ended a run without a token")
         self._move(Signal.RUN_OVER)
@@ -240,6 +194,7 @@ class Session:
     def target_lost(self, cause: TandemError) -> None:
         """The target is gone or does not know the session as we do: open again. Raises `cause` if that has failed
         several times without a token between."""
+        self._demand(Signal.TARGET_LOST)
         if self._target.losses == TARGET_LOSSES:
             raise cause
         self._move(Signal.TARGET_LOST)
@@ -252,9 +207,12 @@ class Session:
             self._state = State.CANCELLED
             self._emits.clear()
 
-    def _move(self, signal: Signal) -> None:
+    def _demand(self, signal: Signal) -> None:
         if (self._state, signal) not in TRANSITIONS:
             raise OutOfOrder(f"the session is {self._state} and was told: {signal}")
+
+    def _move(self, signal: Signal) -> None:
+        self._demand(signal)
         self._state = TRANSITIONS[self._state, signal]
 
     def _will_run(self, signal: Signal = Signal.WILL_RUN) -> None:
@@ -311,6 +269,10 @@ class Session:
             raise StaleOffset(f"the target answered round and offset {told} where {asked} was asked")
         if not 0 <= verdict.accepted <= len(self._proposal.ids):
             raise StaleOffset(f"the target accepted {verdict.accepted} of {len(self._proposal.ids)} proposed tokens")
+        if self.request.logprobs is not None and len(verdict.logprobs or ()) != verdict.accepted + 1:
+            raise TargetLost(
+                f"the target reported {len(verdict.logprobs or ())} logprobs for {verdict.accepted + 1} tokens"
+            )
 
     def _commit(
         self, ids: tuple[TokenId, ...], logprobs: tuple[TokenLogprob, ...] | None
@@ -383,10 +345,3 @@ class _Link:
         """Whether this is the first round since the opening."""
         fresh, self._fresh = self._fresh, False
         return fresh
-
-
-def diagram() -> str:
-    """The table as a Mermaid state diagram."""
-    rows = [f"    {start} --> {end}: {signal}" for (start, signal), end in TRANSITIONS.items()]
-    ends = [f"    {state} --> [*]" for state in sorted(FINAL)]
-    return "\n".join(["stateDiagram-v2", f"    [*] --> {State.OPENING}", *rows, *ends]) + "\n"

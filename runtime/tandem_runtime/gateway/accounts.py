@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tandem_runtime.domain.evidence import Arm, Ledger, SlotKey, Stratum, StratumKey, first_token_bin
 from tandem_runtime.domain.policy import OwnWish, PairRevision, Policy, SpeculationState
+from tandem_runtime.domain.replay import Result
 from tandem_runtime.domain.routing import bucket_of
 from tandem_runtime.domain.slots import counted_slot, is_off, slot_number
 from tandem_runtime.domain.tokens import Round, Verification
@@ -114,6 +115,11 @@ class Account:
         stratum = self._ledger.stratum(StratumKey(self._assignment.policy.number, revision.name))
         stratum.shadow_matched[self._bucket] += matched
         stratum.shadow_examined[self._bucket] += examined
+
+    def add_replay(self, result: Result) -> None:
+        """What a replay of one of this request's answers showed."""
+        self._stratum.exactness.add(result)
+        self._metrics.add_replay(result, revision=self._assignment.revision.name)
 
     def end(self, status: int, *, is_ours: bool = False) -> None:
         """The request's end, by HTTP status. What the caller got wrong was never a request of the revision."""

@@ -67,9 +67,12 @@ async def serve_gateway(
         http_server(api, host=host, port=listening.port, grace_seconds=listening.grace_seconds) as api_port,
     ):
         scoring = asyncio.create_task(gateway.shadow.run())
+        replaying = asyncio.create_task(gateway.replays.run())
         started.set_result(Ports(api_port, admin_port))
         await ending.wait()
         gateway.draining = True
+        replaying.cancel()  # what is left goes to who still waits for an answer
+        await asyncio.wait((replaying,))
         await asyncio.sleep(listening.notice_seconds)
         scoring.cancel()
         asyncio.get_running_loop().call_later(max(listening.grace_seconds - LAST_WORDS_SECONDS, 0), gateway.cut_off)

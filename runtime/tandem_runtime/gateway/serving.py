@@ -19,12 +19,14 @@ from tandem_runtime.domain.errors import BadRequest, Overloaded, TandemError, Ta
 from tandem_runtime.domain.evidence import EvidenceDocument, Ledger
 from tandem_runtime.domain.lookahead import Lookahead
 from tandem_runtime.domain.policy import PairRevision, Policy, RevisionName, SpeculationState
+from tandem_runtime.domain.replay import Replay, Result, is_comparable, is_sampled
 from tandem_runtime.domain.routing import choose_revision, unit_of
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import OpenSession, SessionId, TokenId, Verification
 from tandem_runtime.gateway.accounts import Account, Assignment
 from tandem_runtime.gateway.failures import CLIENT_CLOSED, ModelNotServed, describe_failure
 from tandem_runtime.gateway.intake import Ask, check_fits
+from tandem_runtime.gateway.replays import ReplayJob, Replays
 from tandem_runtime.gateway.replies import SpeculationReport
 from tandem_runtime.gateway.seats import Fleet, Seat
 from tandem_runtime.gateway.shadow import Shadow, ShadowJob
@@ -59,6 +61,7 @@ class Choice:
     request: Request
     seat: Seat
     output: list[TokenId]
+    finish: Finish | None = None
 
 
 class Reply:
@@ -109,6 +112,8 @@ class Reply:
                 async for item in items:
                     if isinstance(item, Emit):
                         choice.output += item.tokens
+                    else:
+                        choice.finish = item
                     await self._items.put((index, item))
         except Exception as error:
             await self._items.put((index, error))
@@ -127,6 +132,7 @@ class Gateway:
         self.clock = clock
         self.limits = limits
         self.shadow = Shadow(fleet.drafts)
+        self.replays = Replays(fleet.targets, clock=clock)
         self.draining = False
         self.sessions = 0
         """Choices in progress."""
@@ -173,6 +179,7 @@ class Gateway:
             async with self._running(reply, assignment.revision):
                 yield reply
             self._cast_shadow(reply, assignment, account)
+            self._offer_replays(reply, assignment, account)
 
     def cut_off(self) -> None:
         """End what is in progress with a failure that tells its callers to try again."""
@@ -248,6 +255,31 @@ class Gateway:
             for choice in reply.choices:
                 self.shadow.offer(_shadow_job(revision, choice, account))
 
+    def _offer_replays(self, reply: Reply, assignment: Assignment, account: Account) -> None:
+        """Offer the sampled answers of a finished request, of those in which something was proposed."""
+        for choice in reply.choices:
+            had_proposals = choice.finish is not None and choice.finish.counts.proposed
+            if not had_proposals or not is_sampled(choice.request.session, assignment.policy.exactness):
+                continue
+            opening = _opening_of(choice)
+            if is_comparable(opening):
+                replay = Replay(opening, tuple(choice.output))
+                self.replays.offer(ReplayJob(assignment.revision, replay, account.add_replay))
+            else:
+                account.add_replay(Result.SKIPPED)
+
+
+def _opening_of(choice: Choice) -> OpenSession:
+    request = choice.request
+    return OpenSession(
+        session=request.session,
+        prompt=request.prompt,
+        output=(),
+        parameters=request.parameters,
+        verification=request.verification,
+        max_tokens=len(choice.output),
+    )
+
 
 def _shadowing(assignment: Assignment) -> list[PairRevision]:
     is_off = assignment.policy.speculation.state is SpeculationState.OFF
@@ -260,15 +292,8 @@ def _shadowing(assignment: Assignment) -> list[PairRevision]:
 
 def _shadow_job(revision: PairRevision, choice: Choice, account: Account) -> ShadowJob:
     assert revision.draft is not None
-    request = choice.request
-    opening = OpenSession(
-        session=SessionId(f"{request.session}-shadow-{revision.name}"),
-        prompt=request.prompt,
-        output=(),
-        parameters=request.parameters,
-        verification=Verification.COUPLED,
-        max_tokens=len(choice.output),
-    )
+    name = SessionId(f"{choice.request.session}-shadow-{revision.name}")
+    opening = replace(_opening_of(choice), session=name, verification=Verification.COUPLED)
     return ShadowJob(
         draft=revision.draft,
         opening=opening,
