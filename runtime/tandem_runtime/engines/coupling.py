@@ -12,7 +12,7 @@ need no exponential either:
     the other words are one in 64, and of those the same holds again with LUCKIER and FURTHER_REACH.
 
 At first b is the score of the likeliest token; then the best of those with lucky words, so that a row of equal logits
-is no bad case: of 768 lucky words the best has g > 4.16 but for a chance of e^-12. If no more than a quarter of the
+is no bad case: of 768 lucky words the best has g > 4.16 but for a chance of e^-12. If only a third of the
 tokens could win by the largest number that noise has, 53 ln 2, only those get words at all.
 
 **Rounding.** Let |peak / T| <= LARGEST = 2^20. Every score that matters then is below 2^21 in size, so each of the two
@@ -25,11 +25,12 @@ larger for their temperature go to the domain itself, cut to the tokens that hav
 
 **Filters.** The kept tokens are those ranked before some place, so if the choice among all of them is kept, it is the
 choice; if not, it is among those ranked before the one refused. Top-k is cut first. Whether min-p keeps a token is
-computed as the domain does it; for top-p, sums are trusted as far as their arithmetic goes, and then the domain decides.
+computed as the domain does it; for top-p, sums are trusted as far as their arithmetic goes, then the domain decides.
 """
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -63,6 +64,9 @@ LARGEST, SLACK = 2.0**20, 2.0**-30
 SCORED_WHOLE = 1024
 """Tokens up to which every one gets its logarithms: there calls cost more."""
 
+SAMPLED = 61
+"""One token in so many is looked at to see whether it pays to leave some out: prime, so as not to follow a pattern."""
+
 HEAVY = 6.0
 """Tokens within so much of the likeliest, in logit / T, hold most of the mass of most laws."""
 
@@ -72,13 +76,14 @@ _WEIGHTLESS = 746.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Row:
-    """A row with its law's settings. `ids` of None means all tokens."""
+    """A row with its law's settings. `beaten` is the score of the likeliest token, which every filter keeps."""
 
     logits: Logits
     likeliest: TokenId
     peak: float
     parameters: SamplingParameters
     position_key: int
+    beaten: float
 
     def score(self, token: TokenId) -> tuple[float, int]:
         """As the domain computes it, for a maximum that falls to the lowest id."""
@@ -95,16 +100,18 @@ class _Row:
 
     def reaching(self, score: float) -> np.floating:
         """The logit that a token must have for `score`, without noise, in the row's own type."""
-        cut = (score - SLACK) * self.parameters.temperature
-        limits = np.finfo(self.logits.dtype)
-        return self.logits.dtype.type(min(max(cut, float(limits.min)), float(limits.max)))
+        kind = self.logits.dtype.type
+        largest = _largest(kind)
+        return kind(min(max((score - SLACK) * self.parameters.temperature, -largest), largest))
 
 
 def perturbed_choice(logits: Logits, parameters: SamplingParameters, position: int, *, likeliest: TokenId) -> TokenId:
     """The choice at `position` from `logits` [vocab], T > 0. `likeliest` is their argmax, and finite."""
     position_key = key(parameters.seed, parameters.choice, Salt.COUPLED, position)
-    row = _Row(logits, likeliest, float(logits[likeliest]), parameters, position_key)
-    if not (abs(row.peak) <= LARGEST * parameters.temperature and parameters.temperature >= 1 / LARGEST):
+    peak = float(logits[likeliest])
+    beaten = peak / parameters.temperature + gumbel(bits(position_key, likeliest))
+    row = _Row(logits, likeliest, peak, parameters, position_key, beaten)
+    if not (abs(peak) <= LARGEST * parameters.temperature and parameters.temperature >= 1 / LARGEST):
         return _settled(row)
     ranked = _top_k(row)
     pool = _possible(row) if ranked is None else ranked
@@ -153,6 +160,11 @@ def is_unfiltered(parameters: SamplingParameters) -> bool:
     return not parameters.top_k and parameters.top_p >= 1 and parameters.min_p <= 0
 
 
+@cache
+def _largest(kind: type[np.floating]) -> float:
+    return float(np.finfo(kind).max)
+
+
 def _top_k(row: _Row) -> Ids | None:
     """What top-k keeps, in ascending order; None where it keeps all."""
     count = row.parameters.top_k
@@ -161,13 +173,13 @@ def _top_k(row: _Row) -> Ids | None:
 
 def _possible(row: _Row) -> Ids | None:
     """Tokens among which the choice is, by the reach of noise and by min-p, with something to spare; None: all."""
-    parameters = row.parameters
-    start = row.peak / parameters.temperature
-    least = start + gumbel(bits(row.position_key, row.likeliest)) - NOISE_MOST
-    if parameters.min_p > 0:
-        least = max(least, start + math.log(parameters.min_p))
-    possible = row.logits >= row.reaching(least)
-    return np.flatnonzero(possible) if 4 * np.count_nonzero(possible) <= len(possible) else None
+    least = row.beaten - NOISE_MOST
+    if row.parameters.min_p > 0:
+        least = max(least, row.peak / row.parameters.temperature + math.log(row.parameters.min_p))
+    reached = row.reaching(least)
+    if 3 * np.count_nonzero(row.logits[::SAMPLED] >= reached) * SAMPLED > len(row.logits):
+        return None
+    return np.flatnonzero(row.logits >= reached)
 
 
 def _argmax(row: _Row, pool: Ids | None) -> TokenId:
@@ -182,16 +194,27 @@ def _scored(row: _Row, pool: Ids | None) -> tuple[Ids, Floats]:
     """The tokens of `pool` that can win it, some twice, with their scores."""
     if pool is not None and len(pool) <= SCORED_WHOLE:
         return pool, row.scores(pool, row.words(pool))
+    lucky, words = _hopeful(row, pool)
+    near = _near(row, pool, row.beaten)
+    if len(near) > SCORED_WHOLE:
+        near = np.append(_near(row, pool, float(row.scores(lucky, words).max(initial=-np.inf))), row.likeliest)
+    tokens = np.concatenate((lucky, near))
+    return tokens, row.scores(tokens, np.concatenate((words, row.words(near))))
+
+
+def _hopeful(row: _Row, pool: Ids | None) -> tuple[Ids, Words]:
+    """The tokens with lucky words that can beat the likeliest token."""
     mixes = mixed_tokens(len(row.logits))
     places, words = lucky_words(row.position_key, mixes if pool is None else mixes[pool], LUCKY)
     tokens = places if pool is None else pool[places]
-    beaten = row.score(row.likeliest)[0]
-    hopeful = (words >= LUCKIER) | (row.logits[tokens] >= row.reaching(beaten - FURTHER_REACH))
-    tokens, scores = tokens[hopeful], row.scores(tokens[hopeful], words[hopeful])
-    beaten = max(beaten, float(scores.max(initial=-np.inf)))
+    hopeful = (words >= LUCKIER) | (row.logits[tokens] >= row.reaching(row.beaten - FURTHER_REACH))
+    return tokens[hopeful], words[hopeful]
+
+
+def _near(row: _Row, pool: Ids | None, beaten: float) -> Ids:
+    """The tokens that can reach the score `beaten` without a lucky word."""
     near = np.flatnonzero((row.logits if pool is None else row.logits[pool]) >= row.reaching(beaten - REACH))
-    others = np.append(near if pool is None else pool[near], row.likeliest)
-    return np.append(tokens, others), np.append(scores, row.scores(others, row.words(others)))
+    return near if pool is None else pool[near]
 
 
 def _ranked_before(row: _Row, pool: Ids | None, token: TokenId) -> Ids:
