@@ -12,7 +12,7 @@ from tandem_runtime.domain import noise, sampling, verification
 from tandem_runtime.domain.errors import NotANumber
 from tandem_runtime.domain.noise import Salt
 from tandem_runtime.domain.tokens import Proposal, SamplingParameters, Verification
-from tandem_runtime.engines import rejection, sampler
+from tandem_runtime.engines import noise_words, rejection, sampler
 
 WORDS = st.integers(0, 2**64 - 1)
 LOGITS = st.one_of(st.integers(-4, 4).map(float), st.floats(-30, 30), st.just(-math.inf))
@@ -44,7 +44,7 @@ def parameters(draw: st.DrawFn, *, vocab: int) -> SamplingParameters:
 def test_noise_integers_are_equal_bit_for_bit(seed: int, choice: int, position: int, vocab: int) -> None:
     for salt in Salt:
         position_key = noise.key(seed, choice, salt, position)
-        fast = sampler.noise_bits(position_key, np.arange(vocab), vocab_size=vocab)
+        fast = noise_words.noise_bits(position_key, np.arange(vocab), vocab_size=vocab)
         assert fast.tolist() == [noise.bits(position_key, token) for token in range(vocab)]
 
 

@@ -16,7 +16,8 @@ from tandem_runtime.domain.errors import BadRequest
 from tandem_runtime.domain.noise import Salt
 from tandem_runtime.domain.tokens import Proposal, SamplingParameters, SparseRow, TokenId, Verification
 from tandem_runtime.domain.verification import Verified, refuse_bad_proposal, round_uniform
-from tandem_runtime.engines.sampler import Floats, Law, coupled_choices, distribution, draw
+from tandem_runtime.engines.noise_words import Floats
+from tandem_runtime.engines.sampler import Law, coupled_choices, distribution, draw
 from tandem_runtime.ports import Logits
 
 __all__ = ["verify"]

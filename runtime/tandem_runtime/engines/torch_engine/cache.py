@@ -10,9 +10,10 @@ Queries of one slot are packed into tiles of equal height, so that all slots att
 step is: single queries, short runs and prompt chunks each have a height of their own. With g query heads per key head
 a tile of m queries is a matrix of m x g rows against the keys of one head (grouped queries need no copies then).
 
-What makes a query's bits independent of its company: keys are padded to whole blocks of `KEY_BLOCK` positions, where
-masked ones weigh exactly 0, and a matrix has at least `least_rows` rows, because libraries multiply fewer rows by
-another order of summation.
+What makes a query's bits independent of its company: keys are padded to one of few counts, `padded_keys`, where masked
+ones weigh exactly 0, and a matrix has at least `least_rows` rows, because libraries multiply fewer rows by another
+order of summation. They also sum over some numbers of keys in two halves: MKL on AVX2 does so for 256 and 320 float32
+keys (and torch takes 512 at a time), which is why those counts are passed over.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,13 +26,18 @@ from torch.nn import functional
 from tandem_runtime.engines.torch_engine.model import DecoderConfig
 from tandem_runtime.ports import Row
 
-__all__ = ["KEY_BLOCK", "Attention", "KeyValueCache"]
+__all__ = ["Attention", "KeyValueCache", "padded_keys"]
 
-KEY_BLOCK = 64
-"""Keys per padded block: a multiple of every vector width in use."""
+_KEY_COUNTS, _KEYS_AT_ONCE = (64, 128, 192, 384, 512), 512
 
 _RUN_TILE, _RUN_LONGEST = 8, 16
 _CHUNK_TILE = 64
+
+
+def padded_keys(count: int) -> int:
+    """padded_keys(64) = 64, padded_keys(193) = 384, padded_keys(520) = 512 + 64."""
+    whole, rest = divmod(count, _KEYS_AT_ONCE)
+    return whole * _KEYS_AT_ONCE + (next(allowed for allowed in _KEY_COUNTS if allowed >= rest) if rest else 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +58,7 @@ class KeyValueCache:
     ) -> None:
         self.config = config
         self.spare = slots
-        self.length = -(-length // KEY_BLOCK) * KEY_BLOCK
+        self.length = padded_keys(length)
         shape = (slots + 1, config.num_key_value_heads, self.length, config.head_dim)
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)]
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)]
@@ -149,7 +155,7 @@ def _tiles(cache: KeyValueCache, members: Sequence[tuple[int, Row]], height: int
 
 
 def _mask(at: Tensor, dtype: torch.dtype, *, groups: int) -> Tensor:
-    """[t, 1, m x groups, keys] for queries at positions `at` [t, m]: -inf over the keys that stand beyond them."""
-    seen = (int(at.max()) // KEY_BLOCK + 1) * KEY_BLOCK
+    """[t, 1, m x groups, padded keys] for queries at `at` [t, m]: -inf over the keys that stand beyond."""
+    seen = padded_keys(int(at.max()) + 1)
     hidden = torch.arange(seen, device=at.device) > at.repeat_interleave(groups, dim=1)[:, None, :, None]
     return torch.zeros(hidden.shape, dtype=dtype, device=at.device).masked_fill_(hidden, -torch.inf)

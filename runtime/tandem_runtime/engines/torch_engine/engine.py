@@ -32,18 +32,19 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PADDINGS = (4, 8, 16)
 """Least rows of a matrix product, in the order in which they are tried."""
 
-PROBE_TOKENS = 150
-"""Long enough for three blocks of keys."""
+PROBE_TOKENS = 540
+"""Long enough for every number of keys that attention multiplies at once."""
 
 PROBE_PIECES = (
-    *((at, 1) for at in (0, 1, 62, 63, 64, 65, 127, 128, 149)),
-    *((at, 2) for at in (1, 63, 100)),
-    *((at, 6) for at in (0, 3, 59, 64, 120, 144)),
-    *((at, 20) for at in (0, 50, 130)),
+    *((at, 1) for at in (0, 1, 62, 63, 64, 65, 127, 128, 149, 191, 192, 383, 384, 511, 512, 539)),
+    *((at, 2) for at in (1, 63, 100, 300)),
+    *((at, 6) for at in (0, 3, 59, 64, 120, 144, 189, 380, 509)),
+    *((at, 20) for at in (0, 50, 130, 185, 500)),
     (0, 70),
     (70, 80),
+    (150, 240),
 )
-"""Start and size of the pieces computed again: every kind of tile, across the borders of blocks."""
+"""Start and size of the pieces computed again: every kind of tile, across the borders of padded key counts."""
 
 COMPANY_TOKENS = 16
 
