@@ -14,12 +14,13 @@ admits nothing.
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from tandem_runtime.domain.errors import BadRequest
 from tandem_runtime.domain.tokens import Grammar, GrammarKind, TokenId
@@ -96,6 +97,33 @@ def folder_grammars(folder: Path, *, end_tokens: frozenset[TokenId], vocab_size:
             ) from error
 
     return TokenGrammars(read, end_tokens=end_tokens, vocab_size=vocab_size)
+
+
+def table_grammars(table: Sequence[bytes], *, end_tokens: frozenset[TokenId]) -> TokenGrammars:
+    """Grammars over a table of bytes, where token i stands for `table[i]`: what a model without a tokenizer can do."""
+    read = partial(_table_vocabulary, tuple(table), end_tokens)
+    return TokenGrammars(read, end_tokens=end_tokens, vocab_size=len(table))
+
+
+def _table_vocabulary(table: tuple[bytes, ...], end_tokens: frozenset[TokenId]) -> LLTokenizer:
+    return LLTokenizer(TokenizerWrapper(_Table(table, end_tokens)), n_vocab=len(table), eos_token=sorted(end_tokens))
+
+
+class _Table:
+    """A table as the library wants to see it."""
+
+    bos_token_id = None
+    unk_token_id = None
+
+    def __init__(self, table: tuple[bytes, ...], end_tokens: frozenset[TokenId]) -> None:
+        self.tokens = table
+        self.special_token_ids = sorted(end_tokens)
+        self.eos_token_id = min(end_tokens)
+
+    def __call__(self, text: str | bytes) -> list[TokenId]:
+        """Byte by byte: asked of texts only where a grammar names some, and any spelling will do."""
+        written = text.encode() if isinstance(text, str) else text
+        return [self.tokens.index(bytes([byte])) for byte in written if bytes([byte]) in self.tokens]
 
 
 class TokenMatcher:

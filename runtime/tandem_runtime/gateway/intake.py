@@ -138,9 +138,7 @@ def _read_grammar(request: ChatRequest | CompletionRequest, tokenizer: Tokenizer
     if grammar is None:
         return None
     if not tokenizer.end_tokens:
-        raise BadRequest(
-            f"{parameter} needs an end token; this model names none: leave it out", parameter=parameter
-        )
+        raise BadRequest(f"{parameter} needs an end token; this model names none: leave it out", parameter=parameter)
     if request.ignore_eos:
         raise BadRequest(
             f"ignore_eos goes on behind an end token, where {parameter} admits nothing: leave one out",
