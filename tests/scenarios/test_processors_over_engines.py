@@ -146,14 +146,15 @@ async def test_a_request_parameter_holds_at_every_position(
             max_tokens=64,
             verification=verification,
         )
-        for seed in range(60)
+        for seed in range(16)
     ]
     found, proposed = await answers(pair, requests, bounds)
+    assert [answer for answer in found if not isinstance(answer, Answer)] == []
     counts = Counter(token for answer in found if isinstance(answer, Answer) for token in answer.ids)
     assert set(counts) == {0, 1}
-    assert counts.total() == 60 * 64
-    # 3840 draws at .625: five standard errors are .039.
-    assert abs(counts[0] / counts.total() - 0.625) < 0.039
+    assert counts.total() == 16 * 64
+    # 1024 draws at .625: five standard errors are .076.
+    assert abs(counts[0] / counts.total() - 0.625) < 0.076
     assert (proposed > 0) is (bounds is not OFF)
 
 

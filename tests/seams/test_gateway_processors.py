@@ -11,13 +11,13 @@ from tandem_runtime.testing import constant
 
 END = 0
 TABLE = [b"", *(bytes([code]) for code in range(32, 127))]
-CAT, PET = "cat", {"type": "object", "properties": {"pet": {"enum": ["cat"]}}, "required": ["pet"]}
+PET = {"type": "object", "properties": {"pet": {"enum": ["cat"]}}, "required": ["pet"]}
 
 
 def preferring(order: str) -> list[float]:
-    """The letters of `order`, best first; then the end token, then all others."""
+    """The letters of `order`, best first; then the end token, then all others, a space last."""
     logits = [-5.0] * len(TABLE)
-    logits[END] = 0.0
+    logits[END], logits[TABLE.index(b" ")] = 0.0, -9.0
     for place, letter in enumerate(order):
         logits[TABLE.index(letter.encode())] = 9.0 - 0.5 * place
     return logits
@@ -25,9 +25,9 @@ def preferring(order: str) -> list[float]:
 
 HONOURED: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": 6}, "aaaaaa"),
-    ({"max_tokens": 6, "frequency_penalty": 0.4}, "abacab"),
+    ({"max_tokens": 6, "frequency_penalty": 0.4}, "aababc"),
     ({"max_tokens": 6, "presence_penalty": 1.3}, "abcaaa"),
-    ({"max_tokens": 3, "extra_body": {"repetition_penalty": 1.02}}, "aaa"),
+    ({"max_tokens": 3, "extra_body": {"repetition_penalty": 1.1}}, "baa"),
     ({"max_tokens": 6, "extra_body": {"bad_words": ["aa", "bb"]}}, "ababab"),
     ({"max_tokens": 3, "extra_body": {"allowed_token_ids": [TABLE.index(b"c")]}}, "ccc"),
     ({"logit_bias": {"0": 100}, "extra_body": {"min_tokens": 4}}, "aaaa"),
