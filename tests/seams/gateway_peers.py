@@ -19,6 +19,7 @@ from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.gateway.app import Api
 from tandem_runtime.gateway.keys import ApiKeys
 from tandem_runtime.gateway.serving import Books, Gateway, Limits
+from tandem_runtime.grammar import table_grammars
 from tandem_runtime.local import LocalModel, local_fleet, local_policy
 from tandem_runtime.policy import PolicyInForce
 from tandem_runtime.ports import StepModel
@@ -48,7 +49,12 @@ def always(k: int) -> SpeculationPolicy:
 
 
 def local(
-    model: StepModel | Script, name: str, *, end_tokens: Sequence[TokenId] = (), max_length: int = 256
+    model: StepModel | Script,
+    name: str,
+    *,
+    end_tokens: Sequence[TokenId] = (),
+    max_length: int = 256,
+    table: Sequence[bytes] = LETTERS,
 ) -> LocalModel:
     step_model = ScriptedModel(model, max_length=max_length) if callable(model) else model
     facts = EngineFacts(
@@ -56,6 +62,7 @@ def local(
         tokenizer_digest="sha256:table",
         incarnation=Incarnation(f"uid-{name}"),
         end_tokens=frozenset(end_tokens),
+        grammars=table_grammars(table, end_tokens=frozenset(end_tokens)),
     )
     return LocalModel(step_model, facts)
 
@@ -112,8 +119,8 @@ async def running_gateway(
 ) -> AsyncIterator[Running]:
     clock = ShiftedClock()
     pair = (
-        local(target, "target", end_tokens=end_tokens, max_length=max_length),
-        None if draft is None else local(draft, "draft", end_tokens=end_tokens, max_length=draft_length),
+        local(target, "target", end_tokens=end_tokens, max_length=max_length, table=table),
+        None if draft is None else local(draft, "draft", end_tokens=end_tokens, max_length=draft_length, table=table),
     )
     with local_fleet(*pair, clock=clock) as fleet:
         gateway = Gateway(

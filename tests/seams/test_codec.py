@@ -20,6 +20,8 @@ from tandem_runtime.domain.errors import (
 )
 from tandem_runtime.domain.tokens import (
     Capabilities,
+    Grammar,
+    GrammarKind,
     Incarnation,
     Opened,
     OpenSession,
@@ -59,6 +61,14 @@ parameters = st.builds(
     top_p=floats,
     min_p=floats,
     logit_bias=st.lists(st.tuples(counts, floats), max_size=4).map(tuple),
+    grammar=st.none() | st.builds(Grammar, kind=st.sampled_from(GrammarKind), text=texts),
+    allowed_tokens=ids,
+    bad_words=st.lists(ids, max_size=3).map(tuple),
+    min_tokens=counts,
+    end_tokens=ids,
+    repetition_penalty=floats.filter(bool),
+    frequency_penalty=floats,
+    presence_penalty=floats,
 )
 
 
@@ -263,3 +273,22 @@ def test_a_rejection_round_with_32_entries_of_q_takes_at_most_256_bytes_a_guess(
         VerifyRound(SESSION, BOUND, 10, 10, Proposal(ids=(151_000,) * 5, q=(row,) * 5)), call=9, session=9, bound=BOUND
     )
     assert len(frame) <= 5 * 256
+
+
+def test_processors_that_a_request_does_not_use_cost_no_bytes() -> None:
+    """Seed and two factors of one: 9 bytes each, with what frames them."""
+    plain = codec.request_frame(_opening(SamplingParameters(seed=1)), call=1, session=1)
+    biased = codec.request_frame(_opening(SamplingParameters(seed=1, presence_penalty=0.5)), call=1, session=1)
+    assert len(pb.Requests.FromString(plain).requests[0].open.parameters.SerializeToString()) == 27
+    assert len(biased) - len(plain) == 10
+
+
+def _opening(asked: SamplingParameters) -> OpenSession:
+    return OpenSession(SESSION, (1,), (), asked, Verification.COUPLED, 5)
+
+
+def test_a_grammar_of_an_unknown_kind_is_refused_by_its_path() -> None:
+    message = pb.Request(open=pb.Open(parameters=pb.SamplingParameters(grammar=pb.Grammar(text="a")), verification=1))
+    with pytest.raises(BadRequest, match="not a grammar that this release knows") as caught:
+        codec.decode_request(message, session=SESSION, incarnation=BOUND)
+    assert caught.value.parameter == "open.parameters.grammar.kind"

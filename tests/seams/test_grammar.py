@@ -1,0 +1,183 @@
+"""Grammars over the real library: what is admitted, roll-back, what is kept, and what is refused by its path."""
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+from tests.seams.tokenizer_folders import byte_level_folder
+
+from tandem_runtime.domain.errors import BadRequest
+from tandem_runtime.domain.tokens import Grammar, GrammarKind, TokenId
+from tandem_runtime.grammar import (
+    LONGEST_GRAMMAR,
+    MOST_COMPILED,
+    TokenMatcher,
+    folder_grammars,
+    refuse_bad_grammar,
+    table_grammars,
+)
+from tandem_runtime.tokenizer import FolderTokenizer
+
+END = 0
+TABLE = [b"", *(bytes([code]) for code in range(32, 127))]
+GRAMMARS = table_grammars(TABLE, end_tokens=frozenset({END}))
+
+
+def ids_of(text: str) -> list[TokenId]:
+    return [TABLE.index(letter.encode()) for letter in text]
+
+
+def regex(text: str) -> Grammar:
+    return Grammar(GrammarKind.REGEX, text)
+
+
+def schema(**fields: object) -> Grammar:
+    return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(fields))
+
+
+def admitted(matcher: TokenMatcher) -> str:
+    """The admitted letters; `$` stands for the end token."""
+    return "".join("$" if token == END else TABLE[token].decode() for token in np.flatnonzero(matcher.admitted()))
+
+
+def test_a_grammar_admits_what_can_lead_to_a_text_of_it_and_an_end_where_one_is_whole() -> None:
+    matcher = GRAMMARS.compile(regex("ab?c"))
+    seen = [admitted(matcher)]
+    for token in [*ids_of("abc"), END, END]:
+        matcher.advance(token)
+        seen.append(admitted(matcher))
+    assert seen == ["a", "bc", "c", "$", "$", "$"]
+
+
+def test_rolling_back_restores_what_was_admitted_from_anywhere() -> None:
+    """Also over an end token, and over tokens that the grammar did not admit: the proposals that are rejected."""
+    said = [*ids_of("ab"), *ids_of("zzc")]
+    for path in (said, [*ids_of("abc"), END, END], [*ids_of("a"), END, *ids_of("bc")]):
+        matcher = GRAMMARS.compile(regex("ab?c"))
+        before = [admitted(matcher)]
+        for token in path:
+            matcher.advance(token)
+            before.append(admitted(matcher))
+        for count in range(1, len(path) + 1):
+            matcher.roll_back(count)
+            assert admitted(matcher) == before[len(path) - count]
+            for token in path[len(path) - count :]:
+                matcher.advance(token)
+        assert admitted(matcher) == before[-1]
+
+
+def test_nothing_is_admitted_behind_a_token_that_left_the_grammar() -> None:
+    matcher = GRAMMARS.compile(regex("ab"))
+    matcher.advance(END)  # before the text is whole, an end is no end
+    assert admitted(matcher) == ""
+
+
+def test_sessions_of_one_grammar_do_not_move_each_other() -> None:
+    first, second = GRAMMARS.compile(regex("ab")), GRAMMARS.compile(regex("ab"))
+    first.advance(ids_of("a")[0])
+    assert (admitted(first), admitted(second)) == ("b", "a")
+
+
+def test_so_many_compiled_grammars_are_kept_and_no_more() -> None:
+    grammars = table_grammars(TABLE, end_tokens=frozenset({END}))
+    for number in range(MOST_COMPILED + 5):
+        grammars.compile(regex(f"a{number}"))
+    assert grammars.kept == MOST_COMPILED
+
+
+def test_a_compiled_grammar_may_be_used_on_another_thread() -> None:
+    matcher = GRAMMARS.compile(regex("ab"))
+    seen: list[str] = []
+    thread = threading.Thread(target=lambda: seen.append(admitted(matcher)))
+    thread.start()
+    thread.join()
+    assert seen == ["a"]
+
+
+async def test_compiling_leaves_the_event_loop_free() -> None:
+    """The schema takes long enough to compile for the loop to turn meanwhile, which it cannot if the lock is held."""
+    table = {f"property {number}": {"type": "string", "pattern": f"^[a-z]{{1,{number}}}x$"} for number in range(1, 60)}
+    wide = schema(type="object", properties=table, required=list(table))
+    turns = 0
+    compiling = asyncio.create_task(asyncio.to_thread(GRAMMARS.compile, wide))
+    while not compiling.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert admitted(await compiling)
+    assert turns > 10
+
+
+def test_answers_under_a_schema_validate_against_it() -> None:
+    """A walk that always takes the first admitted letter but spaces ends in a document of the schema."""
+    person = {
+        "type": "object",
+        "properties": {"age": {"type": "integer", "minimum": 1, "maximum": 9}, "kind": {"enum": ["cat", "dog"]}},
+        "required": ["age", "kind"],
+        "additionalProperties": False,
+    }
+    matcher = GRAMMARS.compile(schema(**person))
+    text = ""
+    while (letters := admitted(matcher).replace(" ", "").replace(",", "") or admitted(matcher).strip(" "))[0] != "$":
+        text += letters[-1]
+        matcher.advance(ids_of(letters[-1])[0])
+        assert len(text) < 100
+    jsonschema.validate(json.loads(text), person)
+
+
+def test_a_model_folders_own_tokenizer_can_be_followed(tmp_path: Path) -> None:
+    """Padded rows behind the tokenizer's ids are never admitted, nor is a token by its special name."""
+    folder = byte_level_folder(tmp_path)
+    tokenizer = FolderTokenizer(folder)
+    grammars = folder_grammars(folder, end_tokens=tokenizer.end_tokens, vocab_size=tokenizer.size + 20)
+    matcher = grammars.compile(regex("(the|a) fox"))
+    mask = matcher.admitted()
+    assert {tokenizer.decode([int(token)]) for token in np.flatnonzero(mask)} <= {"t", "th", "the", "a", " ", "the "}
+    for token in tokenizer.encode("the fox")[1:]:  # without the <s> before it
+        assert matcher.admitted()[token]
+        matcher.advance(token)
+    assert mask.shape == (tokenizer.size + 20,)
+
+
+def test_a_model_without_an_end_token_serves_no_grammar() -> None:
+    with pytest.raises(BadRequest, match="names none"):
+        table_grammars(TABLE, end_tokens=frozenset()).compile(regex("a"))
+
+
+def properties(**inner: object) -> Grammar:
+    return schema(type="object", properties=inner)
+
+
+BAD: list[tuple[Grammar, str, str]] = [
+    (regex("(a|b"), "f", "unclosed group"),
+    (regex("a" * (LONGEST_GRAMMAR + 1)), "f", str(LONGEST_GRAMMAR)),
+    (Grammar(GrammarKind.JSON_SCHEMA, "{"), "f", "no JSON"),
+    (Grammar(GrammarKind.JSON_SCHEMA, "[]"), "f", "an object"),
+    (schema(type="objekt"), "f", "objekt"),
+    (properties(a={"type": "strin"}), "f.properties.a", "strin"),
+    (properties(a={"type": "array", "items": {"type": "x"}}), "f.properties.a.items", "x"),
+    (properties(ok={"type": "string"}, b={"anyOf": [{}, {"not": {}}]}), "f.properties.b.anyOf[1]", "not"),
+    (properties(a={"$ref": "#/$defs/none"}), "f.properties.a", "does not exist"),
+    (properties(a={"type": "string", "pattern": "(?=a)b"}), "f.properties.a", "look-around"),
+    (schema(type="integer", minimum=3, maximum=1), "f", "nsatisfiable"),
+    (Grammar(GrammarKind.JSON_SCHEMA, '{"items":' * 80 + "{}" + "}" * 80), "f", "deeper than 64"),
+]
+
+
+@pytest.mark.parametrize(("grammar", "path", "part"), BAD, ids=[str(at) for at in range(len(BAD))])
+def test_a_grammar_that_does_not_compile_is_refused_by_the_path_of_what_is_wrong(
+    grammar: Grammar, path: str, part: str
+) -> None:
+    with pytest.raises(BadRequest, match=part) as caught:
+        refuse_bad_grammar(grammar, parameter="f")
+    assert caught.value.parameter == path
+    assert "\n" not in str(caught.value)
+
+
+def test_schemas_that_compile_are_let_through() -> None:
+    refuse_bad_grammar(schema(**{"$defs": {"n": {"type": "number"}}, "anyOf": [{"$ref": "#/$defs/n"}]}), parameter="f")
+    refuse_bad_grammar(Grammar(GrammarKind.JSON_SCHEMA, '{"items":' * 60 + "{}" + "}" * 60), parameter="f")
+    refuse_bad_grammar(regex("a|b"), parameter="f")
