@@ -4,7 +4,8 @@ import pytest
 
 from tandem_runtime.domain.commands import Request, Verify
 from tandem_runtime.domain.errors import DraftLost
-from tandem_runtime.domain.session import Session, State
+from tandem_runtime.domain.session import Session
+from tandem_runtime.domain.states import State
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import (
     Incarnation,
