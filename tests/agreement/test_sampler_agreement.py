@@ -12,7 +12,7 @@ from tandem_runtime.domain import noise, sampling, verification
 from tandem_runtime.domain.errors import BadRequest, NotANumber
 from tandem_runtime.domain.noise import Salt
 from tandem_runtime.domain.tokens import Proposal, SamplingParameters, SparseRow, Verification
-from tandem_runtime.engines import sampler
+from tandem_runtime.engines import rejection, sampler
 
 WORDS = st.integers(0, 2**64 - 1)
 LOGITS = st.one_of(st.integers(-4, 4).map(float), st.floats(-30, 30), st.just(-math.inf))
@@ -72,7 +72,7 @@ def test_a_coupled_verdict_is_the_reference_verdict(data: st.DataObject, offset:
     given_parameters = data.draw(parameters(vocab=len(table[0])))
     choices = [sampling.coupled_choice(row, given_parameters, offset + i) for i, row in enumerate(table)]
     proposed = [data.draw(st.sampled_from([choice, 0, 1])) for choice in choices[:3]]
-    fast = sampler.verify(
+    fast = rejection.verify(
         np.array(table),
         Proposal(tuple(proposed)),
         given_parameters,
@@ -88,7 +88,7 @@ def test_a_rejection_verdict_is_the_reference_verdict(data: st.DataObject, offse
     given_parameters = data.draw(parameters(vocab=len(table[0])))
     q = [data.draw(sparse_rows(vocab=len(table[0]))) for _ in range(3)]
     proposed = [data.draw(st.sampled_from(row.ids)) for row in q]
-    fast = sampler.verify(
+    fast = rejection.verify(
         np.array(table),
         Proposal(tuple(proposed), tuple(q)),
         given_parameters,
@@ -154,10 +154,10 @@ def test_logprobs_are_those_of_the_raw_logits(data: st.DataObject) -> None:
 def test_a_row_behind_the_first_rejection_may_be_no_law(temperature: float) -> None:
     parameters = SamplingParameters(seed=1, temperature=temperature)
     rows = np.array([[0.0, 9.0, -9.0], [math.nan] * 3])
-    verdict = sampler.verify(rows, Proposal((2,)), parameters, verification=Verification.COUPLED, offset=0)
+    verdict = rejection.verify(rows, Proposal((2,)), parameters, verification=Verification.COUPLED, offset=0)
     assert (verdict.accepted, verdict.token) == (0, 1)
     with pytest.raises(NotANumber):
-        sampler.verify(rows, Proposal((1,)), parameters, verification=Verification.COUPLED, offset=0)
+        rejection.verify(rows, Proposal((1,)), parameters, verification=Verification.COUPLED, offset=0)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_row_without_a_law_is_refused_by_both(row: Sequence[float], mode: Veri
     with pytest.raises(NotANumber):
         sampling.distribution(row, asked)
     with pytest.raises(NotANumber):
-        sampler.verify(np.array([row]), Proposal(), asked, verification=mode, offset=0)
+        rejection.verify(np.array([row]), Proposal(), asked, verification=mode, offset=0)
     with pytest.raises(NotANumber):
         sampler.guess(np.array(row), asked, verification=mode, position=0)
 
@@ -177,7 +177,7 @@ def test_a_row_without_a_law_is_refused_by_both(row: Sequence[float], mode: Veri
 @pytest.mark.parametrize("q", [None, (), (SparseRow((1,), (1.0,)),), (SparseRow((0, 1), (0.0, 1.0)),)])
 def test_a_proposal_without_its_own_probability_is_refused(q: tuple[SparseRow, ...] | None) -> None:
     with pytest.raises(BadRequest) as refusal:
-        sampler.verify(
+        rejection.verify(
             np.zeros((2, 3)),
             Proposal((0,), q),
             SamplingParameters(seed=1),

@@ -1,9 +1,9 @@
-"""Knows how rows of logits become verdicts and guesses, fast: the rules of the domain in numpy, over whole rows.
+"""Knows how rows of logits become laws, choices and guesses, fast: the rules of the domain in numpy, over whole rows.
 
-Refuses to know models, sessions and batches. The specification is `domain.noise`, `domain.sampling` and
-`domain.verification`; this module must equal it, and tests hold it to that. Three things are quicker here. Noise is a
-whole array of uint64 words, with mix(token) kept per vocabulary. Rows beyond the first rejection are not looked at. And
-only tokens that can matter are sorted, or get a logarithm:
+Refuses to know models, sessions and batches, and how proposals are judged. The specification is `domain.noise` and
+`domain.sampling`; this module must equal it, and tests hold it to that. Two things are quicker here. Noise is a whole
+array of uint64 words, with mix(token) kept per vocabulary. And only tokens that can matter are sorted, or get a
+logarithm:
 
     top-k     those not below the k-th largest logit
     top-p     those with weight above (1 - top_p) / 2 of the mean: all others together weigh less than 1 - top_p
@@ -12,24 +12,22 @@ only tokens that can matter are sorted, or get a logarithm:
 Logits may be of any float type; all arithmetic is float64.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from tandem_runtime.domain.errors import BadRequest, NotANumber
+from tandem_runtime.domain.errors import NotANumber
 from tandem_runtime.domain.noise import Salt, gumbel, key, uniform_at
 from tandem_runtime.domain.tokens import (
-    Proposal,
     SamplingParameters,
     SparseRow,
     TokenId,
     TokenLogprob,
     Verification,
 )
-from tandem_runtime.domain.verification import Verified
 from tandem_runtime.ports import Logits
 
 __all__ = [
@@ -37,12 +35,12 @@ __all__ = [
     "SPARSE",
     "Law",
     "coupled_choice",
+    "coupled_choices",
     "distribution",
     "draw",
     "guess",
     "noise_bits",
     "report_logprob",
-    "verify",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -95,16 +93,13 @@ def coupled_choice(logits: Logits, parameters: SamplingParameters, position: int
     return _perturbed_argmax(row, _law(row, parameters).ids, parameters, position)
 
 
-def verify(
-    logits: Logits, proposal: Proposal, parameters: SamplingParameters, *, verification: Verification, offset: int
-) -> Verified:
-    """Judge a proposal. `logits` [K + 1, vocab] stand after each prefix of it; `offset` is that of its first token.
-
-    Raises NotANumber, and BadRequest where a proposed token has no probability in the q that came with it.
-    """
-    if verification is Verification.COUPLED:
-        return _verify_coupled(logits, proposal.ids, parameters, offset)
-    return _verify_rejection(logits, proposal, parameters, offset)
+def coupled_choices(logits: Logits, parameters: SamplingParameters, offset: int) -> Iterator[TokenId]:
+    """The coupled choice after each row, made when it is asked for, or all at once where that is less work."""
+    if logits.size <= AT_ONCE and parameters.temperature > 0 and _is_unfiltered(parameters):
+        found = _lucky_argmaxes(logits, parameters, offset)
+        if found is not None:
+            return iter(found)
+    return (coupled_choice(row, parameters, offset + at) for at, row in enumerate(logits))
 
 
 def guess(
@@ -143,69 +138,6 @@ def draw(law: Law, u: float) -> TokenId:
 def noise_bits(position_key: int, tokens: Ids, *, vocab_size: int) -> Words:
     """`domain.noise.bits` of many tokens."""
     return _mixed(np.uint64(position_key) ^ _mixed_tokens(vocab_size)[tokens])
-
-
-def _verify_coupled(
-    logits: Logits, proposed: Sequence[TokenId], parameters: SamplingParameters, offset: int
-) -> Verified:
-    choices = _choices(logits, parameters, offset)
-    for accepted, (token, choice) in enumerate(zip(proposed, choices, strict=False)):
-        if choice != token:
-            return Verified(accepted, choice)
-    return Verified(len(proposed), next(choices))
-
-
-def _choices(logits: Logits, parameters: SamplingParameters, offset: int) -> Iterator[TokenId]:
-    """The coupled choice after each row, made when it is asked for, or all at once where that is less work."""
-    if logits.size <= AT_ONCE and parameters.temperature > 0 and _is_unfiltered(parameters):
-        found = _lucky_argmaxes(logits, parameters, offset)
-        if found is not None:
-            return iter(found)
-    return (coupled_choice(row, parameters, offset + at) for at, row in enumerate(logits))
-
-
-def _verify_rejection(logits: Logits, proposal: Proposal, parameters: SamplingParameters, offset: int) -> Verified:
-    for accepted, token in enumerate(proposal.ids):
-        p, q = distribution(logits[accepted], parameters), _offered(proposal, accepted)
-        offered = q.of(token)
-        if not offered > 0:
-            raise BadRequest(
-                f"token {token} was proposed at position {accepted} with probability {offered}; "
-                "send the law that it was drawn from",
-                parameter=f"proposal.q[{accepted}]",
-            )
-        if _uniform(parameters, Salt.ACCEPT, offset + accepted) * offered >= p.of(token):
-            return Verified(accepted, draw(_residual(p, q), _uniform(parameters, Salt.RESIDUAL, offset + accepted)))
-    accepted = len(proposal.ids)
-    p = distribution(logits[accepted], parameters)
-    return Verified(accepted, draw(p, _uniform(parameters, Salt.RESIDUAL, offset + accepted)))
-
-
-def _offered(proposal: Proposal, position: int) -> Law:
-    """q at one position, as it came over the wire."""
-    if proposal.q is None or position >= len(proposal.q):
-        raise BadRequest(
-            f"a proposal of {len(proposal.ids)} tokens in rejection mode needs as many rows of q",
-            parameter="proposal.q",
-        )
-    row = proposal.q[position]
-    ids, probabilities = np.asarray(row.ids, np.int64), np.asarray(row.probabilities, np.float64)
-    order = np.argsort(ids)
-    return Law(ids[order], probabilities[order])
-
-
-def _residual(p: Law, q: Law) -> Law:
-    """max(p - q, 0), not renormalised, since a draw takes weights; p itself where nothing is left."""
-    left = p.probabilities.copy()
-    at = np.minimum(np.searchsorted(p.ids, q.ids), len(p.ids) - 1)
-    shared = p.ids[at] == q.ids
-    left[at[shared]] -= q.probabilities[shared]
-    kept = left > 0
-    return Law(p.ids[kept], left[kept]) if kept.any() else p
-
-
-def _uniform(parameters: SamplingParameters, salt: Salt, position: int) -> float:
-    return uniform_at(parameters.seed, parameters.choice, salt, position)
 
 
 def _coupled_guess(logits: Logits, parameters: SamplingParameters, position: int) -> TokenId:

@@ -27,7 +27,8 @@ from tandem_runtime.domain.tokens import (
     VerifyRound,
 )
 from tandem_runtime.engines.batched import BatchedEngine
-from tandem_runtime.engines.sampler import report_logprob, verify
+from tandem_runtime.engines.rejection import verify
+from tandem_runtime.engines.sampler import report_logprob
 from tandem_runtime.engines.sessions import Session, refuse_foreign_ids
 from tandem_runtime.engines.step_loop import Emit, Want, Work
 from tandem_runtime.ports import Logits
