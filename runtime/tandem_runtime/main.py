@@ -250,7 +250,8 @@ def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add("--pace-target", metavar="TABLE", type=_pace_table, help="stretch the target's steps to the costs of a table")
     add("--pace-draft", metavar="TABLE", type=_pace_table, help="likewise for the draft")
     add("--mode", choices=("Auto", "Always", "Off"), default="Auto", help="when to speculate (default %(default)s)")
-    add("--verification", choices=("Auto", "Coupled", "Rejection"), default="Auto", help="(default %(default)s)")
+    verifications = tuple(choice.value for choice in policy.VerificationChoice)
+    add("--verification", choices=verifications, default="Auto", help="how proposals are judged (default %(default)s)")
     add(
         "--min-draft-tokens",
         type=positive_number,

@@ -199,7 +199,7 @@ def test_the_status_holds_the_operators_bookkeeping_and_the_columns_show_it(clus
 
 def test_explain_reads_well(cluster: Cluster) -> None:
     text = " ".join(cluster.kubectl("explain", "specdep.spec.speculation.verification").split())
-    assert "ENUM: Auto Coupled Rejection" in text
+    assert "ENUM: Auto Coupled Block Rejection" in text
     assert "the served tokens are those of the target alone" in text
 
 

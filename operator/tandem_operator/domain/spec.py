@@ -55,6 +55,7 @@ class Verification(StrEnum):
 
     AUTO = "Auto"
     COUPLED = "Coupled"
+    BLOCK = "Block"
     REJECTION = "Rejection"
 
 

@@ -24,7 +24,8 @@ from tandem_runtime.domain.tokens import (
 @dataclass(frozen=True, slots=True)
 class Request:
     """What a caller wants, in tokens. `target_length` and `draft_length` are what one session of each may hold, prompt
-    included; `draft_length` None: there is no draft. A prompt must leave room for at least one token."""
+    included; `draft_length` None: there is no draft. A prompt must leave room for at least one token. `vocab_size` is
+    the target's; None: proposals are sent on as they come."""
 
     session: SessionId
     prompt: tuple[TokenId, ...]
@@ -35,6 +36,7 @@ class Request:
     target_length: int
     draft_length: int | None = None
     logprobs: int | None = None
+    vocab_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,11 +34,11 @@ class Salt(IntEnum):
     COUPLED = 1
     """Gumbel numbers shared by draft and target, one per token."""
     DRAFT = 2
-    """How a draft in rejection mode draws its proposal."""
+    """How a draft in rejection or block mode draws its proposal."""
     ACCEPT = 3
-    """Whether a proposed token is accepted in rejection mode."""
+    """Whether a proposed token is accepted in rejection or block mode."""
     RESIDUAL = 4
-    """Which token follows the accepted ones in rejection mode."""
+    """Which token follows the accepted ones in rejection or block mode."""
 
 
 def mix(word: int) -> int:
@@ -58,7 +58,7 @@ def key(seed: int, choice: int, salt: Salt, position: int) -> int:
 
 
 def bits(position_key: int, token: int) -> int:
-    """64 bits for one token (or, where chance is one number per position, for token 0)."""
+    """64 bits for one token (or, where chance is some numbers per position, for one of them)."""
     return mix(position_key ^ mix(token & _WORD))
 
 
@@ -72,6 +72,6 @@ def gumbel(word: int) -> float:
     return -math.log(-math.log(uniform(word)))
 
 
-def uniform_at(seed: int, choice: int, salt: Salt, position: int) -> float:
-    """The one uniform number of a position: for draws, acceptances and residual draws."""
-    return uniform(bits(key(seed, choice, salt, position), 0))
+def uniform_at(seed: int, choice: int, salt: Salt, position: int, index: int = 0) -> float:
+    """The uniform number `index` of a position: for draws, acceptances and residual draws."""
+    return uniform(bits(key(seed, choice, salt, position), index))

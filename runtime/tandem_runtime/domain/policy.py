@@ -58,6 +58,7 @@ class VerificationChoice(StrEnum):
 
     AUTO = "Auto"
     COUPLED = "Coupled"
+    BLOCK = "Block"
     REJECTION = "Rejection"
 
 
@@ -297,7 +298,7 @@ def _bounds(speculation: SpeculationPolicy, wish: OwnWish) -> Bounds:
 def choose_verification(
     policy: Policy, wish: OwnWish, target: tuple[Verification, ...], draft: tuple[Verification, ...] | None
 ) -> Verification:
-    """The request's wish, else the policy's, else the first of coupled and rejection that both engines can.
+    """The request's wish, else the policy's, else the first of coupled, block and rejection that both engines can.
 
     What the engines cannot do is never asked of them: the next best that they can is taken, and the reply names it.
     """

@@ -33,7 +33,7 @@ from tandem_runtime.domain.commands import (
     Spent,
     Verify,
 )
-from tandem_runtime.domain.errors import DraftLost, OutOfOrder, StaleOffset, TandemError, TargetLost
+from tandem_runtime.domain.errors import BadRequest, DraftLost, OutOfOrder, StaleOffset, TandemError, TargetLost
 from tandem_runtime.domain.stopping import Reader
 from tandem_runtime.domain.tokens import (
     FinishReason,
@@ -49,6 +49,7 @@ from tandem_runtime.domain.tokens import (
     Verdict,
     VerifyRound,
 )
+from tandem_runtime.domain.verification import admissible, refuse_bad_proposal
 
 
 class State(StrEnum):
@@ -199,9 +200,11 @@ class Session:
         self._draft_base = len(self._output)
 
     def proposed(self, proposal: Proposal) -> None:
-        """What the draft offers. Raises DraftLost if it is more than was asked for."""
+        """What the draft offers, as far as the target can know it. Raises DraftLost if it is more than was asked for,
+        or nothing that can have been drawn."""
         if len(proposal.ids) > self._k:
             raise DraftLost(f"the draft offered {len(proposal.ids)} tokens where {self._k} were asked for")
+        proposal = self._admitted(proposal)
         self._draft_base = len(self._output)
         if not proposal.ids:
             self._will_run(Signal.NOTHING_PROPOSED)
@@ -281,6 +284,17 @@ class Session:
             max_tokens=max_tokens,
             logprobs=request.logprobs,
         )
+
+    def _admitted(self, proposal: Proposal) -> Proposal:
+        vocab_size = self.request.vocab_size
+        if vocab_size is None:
+            return proposal
+        try:
+            known = admissible(proposal, vocab_size=vocab_size)
+            refuse_bad_proposal(known, self.request.verification, vocab_size=vocab_size)
+        except BadRequest as bad:
+            raise DraftLost(f"the draft's proposal is none: {bad}") from bad
+        return known
 
     def _propose_round(self) -> ProposeRound:
         committed = tuple(self._output[self._draft_base :])

@@ -19,9 +19,10 @@ Incarnation = NewType("Incarnation", str)
 
 
 class Verification(StrEnum):
-    """How proposals are judged; see `domain.verification` for the laws."""
+    """How proposals are judged; see `domain.verification` for the laws, `domain.block` for the block. Best first."""
 
     COUPLED = "Coupled"
+    BLOCK = "Block"
     REJECTION = "Rejection"
 
 
@@ -62,7 +63,7 @@ class SparseRow:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """K guesses and, in rejection mode, the K distributions they were drawn from (absent in coupled mode)."""
+    """K guesses and, in rejection and block mode, the K distributions they were drawn from (absent in coupled mode)."""
 
     ids: tuple[TokenId, ...] = ()
     q: tuple[SparseRow, ...] | None = None
@@ -174,7 +175,7 @@ class Capabilities:
     """Prompt plus output tokens that one session may hold."""
     determinism: str
     """`Bitwise` or `NearTie`."""
-    verifications: tuple[Verification, ...] = (Verification.COUPLED, Verification.REJECTION)
+    verifications: tuple[Verification, ...] = tuple(Verification)
 
 
 @dataclass(frozen=True, slots=True)

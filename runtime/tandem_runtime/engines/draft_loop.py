@@ -65,8 +65,13 @@ class BatchedDraft(BatchedEngine):
         rows: list[SparseRow] = []
         while len(ids) < request.k and len(tokens) <= self._capabilities.max_length:
             seen = yield Want(session.line, tokens, first=len(tokens) - 1)
+            ahead = len(ids)
             token, row = guess(
-                seen.logits[0], asked.parameters, verification=asked.verification, position=position + len(ids)
+                seen.logits[0],
+                asked.parameters,
+                verification=asked.verification,
+                position=position + ahead,
+                ahead=ahead,
             )
             ids.append(token)
             rows += [row] if row is not None else []
@@ -74,7 +79,7 @@ class BatchedDraft(BatchedEngine):
             if token in self._end_tokens:
                 break
         session.output += ids  # the next round's base counts those that were accepted, and overwrites the rest
-        q = tuple(rows) if asked.verification is Verification.REJECTION else None
+        q = tuple(rows) if asked.verification is not Verification.COUPLED else None
         return Proposal(tuple(ids), q, self._loop.now() - began)
 
     def _score(self, request: ScoreTokens) -> Work[tuple[bool, ...]]:

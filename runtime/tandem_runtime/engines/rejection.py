@@ -1,20 +1,22 @@
 """Knows how a proposal is judged from rows of logits, fast: the rules of `domain.verification` in numpy.
 
-Refuses to know models, sessions and batches. The specification is `domain.verification`; this module must equal it, and
-tests hold it to that. Rows beyond the first rejection are not looked at.
+Refuses to know models, sessions and batches. The specifications are `domain.verification` and `domain.block`; this
+module must equal them, and tests hold it to that. Rows that cannot matter are not looked at: those beyond the first
+rejection, and in a block those beyond a token that the target excludes.
 
 Logits may be of any float type; all arithmetic is float64.
 """
 
 from collections.abc import Sequence
+from typing import assert_never
 
 import numpy as np
 
 from tandem_runtime.domain.errors import BadRequest
-from tandem_runtime.domain.noise import Salt, uniform_at
-from tandem_runtime.domain.tokens import Proposal, SamplingParameters, TokenId, Verification
-from tandem_runtime.domain.verification import Verified
-from tandem_runtime.engines.sampler import Law, coupled_choices, distribution, draw
+from tandem_runtime.domain.noise import Salt
+from tandem_runtime.domain.tokens import Proposal, SamplingParameters, SparseRow, TokenId, Verification
+from tandem_runtime.domain.verification import Verified, refuse_bad_proposal, round_uniform
+from tandem_runtime.engines.sampler import Floats, Law, coupled_choices, distribution, draw
 from tandem_runtime.ports import Logits
 
 __all__ = ["verify"]
@@ -25,11 +27,20 @@ def verify(
 ) -> Verified:
     """Judge a proposal. `logits` [K + 1, vocab] stand after each prefix of it; `offset` is that of its first token.
 
-    Raises NotANumber, and BadRequest where a proposed token has no probability in the q that came with it.
+    Raises NotANumber, and BadRequest where the proposal is not one that a draft can have drawn.
     """
-    if verification is Verification.COUPLED:
-        return _verify_coupled(logits, proposal.ids, parameters, offset)
-    return _verify_rejection(logits, proposal, parameters, offset)
+    rows, vocab_size = logits.shape
+    if rows != len(proposal.ids) + 1:
+        raise BadRequest(f"{rows} rows of logits judge a proposal of {rows - 1} ids; it has {len(proposal.ids)}")
+    refuse_bad_proposal(proposal, verification, vocab_size=vocab_size)
+    match verification:
+        case Verification.COUPLED:
+            return _verify_coupled(logits, proposal.ids, parameters, offset)
+        case Verification.BLOCK:
+            return _verify_block(logits, proposal, parameters, offset)
+        case Verification.REJECTION:
+            return _verify_rejection(logits, proposal, parameters, offset)
+    assert_never(verification)
 
 
 def _verify_coupled(
@@ -43,44 +54,56 @@ def _verify_coupled(
 
 
 def _verify_rejection(logits: Logits, proposal: Proposal, parameters: SamplingParameters, offset: int) -> Verified:
-    for accepted, token in enumerate(proposal.ids):
-        p, q = distribution(logits[accepted], parameters), _offered(proposal, accepted)
-        offered = q.of(token)
-        if not offered > 0:
-            raise BadRequest(
-                f"token {token} was proposed at position {accepted} with probability {offered}; "
-                "send the law that it was drawn from",
-                parameter=f"proposal.q[{accepted}]",
-            )
-        if _uniform(parameters, Salt.ACCEPT, offset + accepted) * offered >= p.of(token):
-            return Verified(accepted, draw(_residual(p, q), _uniform(parameters, Salt.RESIDUAL, offset + accepted)))
-    accepted = len(proposal.ids)
-    p = distribution(logits[accepted], parameters)
-    return Verified(accepted, draw(p, _uniform(parameters, Salt.RESIDUAL, offset + accepted)))
+    for at, (token, row) in enumerate(zip(proposal.ids, proposal.q or (), strict=True)):
+        p, q = distribution(logits[at], parameters), _law_of(row)
+        if round_uniform(parameters, Salt.ACCEPT, offset, at) * q.of(token) >= p.of(token):
+            return _followed(_residual(p, q), at, parameters, offset)
+    return _followed(distribution(logits[-1], parameters), len(proposal.ids), parameters, offset)
 
 
-def _offered(proposal: Proposal, position: int) -> Law:
-    """q at one position, as it came over the wire."""
-    if proposal.q is None or position >= len(proposal.q):
-        raise BadRequest(
-            f"a proposal of {len(proposal.ids)} tokens in rejection mode needs as many rows of q",
-            parameter="proposal.q",
-        )
-    row = proposal.q[position]
-    ids, probabilities = np.asarray(row.ids, np.int64), np.asarray(row.probabilities, np.float64)
+def _verify_block(logits: Logits, proposal: Proposal, parameters: SamplingParameters, offset: int) -> Verified:
+    q = [_law_of(row) for row in proposal.q or ()]
+    p = [distribution(logits[0], parameters)]
+    accepted, share, worth = 0, 1.0, 1.0
+    for at, token in enumerate(proposal.ids):
+        worth = min(1.0, worth * p[at].of(token) / q[at].of(token))
+        if worth == 0:
+            break
+        u = round_uniform(parameters, Salt.ACCEPT, offset, at)
+        if at + 1 == len(q):
+            stands = u < worth
+        else:
+            p.append(distribution(logits[at + 1], parameters))
+            left = _left(p[-1], q[at + 1], worth).sum()
+            stands = u * (left + 1 - worth) < left
+        accepted, share = (at + 1, worth) if stands else (accepted, share)
+    if accepted == len(q):
+        return _followed(distribution(logits[accepted], parameters), accepted, parameters, offset)
+    return _followed(_residual(p[accepted], q[accepted], share), accepted, parameters, offset)
+
+
+def _followed(law: Law, accepted: int, parameters: SamplingParameters, offset: int) -> Verified:
+    return Verified(accepted, draw(law, round_uniform(parameters, Salt.RESIDUAL, offset, accepted)))
+
+
+def _law_of(row: SparseRow) -> Law:
+    """`domain.verification.law_of`."""
+    ids, weights = np.asarray(row.ids, np.int64), np.asarray(row.probabilities, np.float64)
     order = np.argsort(ids)
-    return Law(ids[order], probabilities[order])
+    return Law(ids[order], weights[order] / weights.sum())
 
 
-def _residual(p: Law, q: Law) -> Law:
-    """max(p - q, 0), not renormalised, since a draw takes weights; p itself where nothing is left."""
-    left = p.probabilities.copy()
-    at = np.minimum(np.searchsorted(p.ids, q.ids), len(p.ids) - 1)
-    shared = p.ids[at] == q.ids
-    left[at[shared]] -= q.probabilities[shared]
+def _residual(p: Law, q: Law, share: float = 1.0) -> Law:
+    """max(share p - q, 0), not renormalised, since a draw takes weights; p itself where nothing is left."""
+    left = _left(p, q, share)
     kept = left > 0
     return Law(p.ids[kept], left[kept]) if kept.any() else p
 
 
-def _uniform(parameters: SamplingParameters, salt: Salt, position: int) -> float:
-    return uniform_at(parameters.seed, parameters.choice, salt, position)
+def _left(p: Law, q: Law, share: float) -> Floats:
+    """max(share p - q, 0) of the tokens of p."""
+    left = share * p.probabilities
+    at = np.minimum(np.searchsorted(p.ids, q.ids), len(p.ids) - 1)
+    shared = p.ids[at] == q.ids
+    left[at[shared]] -= q.probabilities[shared]
+    return np.maximum(left, 0)

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tandem_runtime.domain.errors import NotANumber
-from tandem_runtime.domain.noise import Salt, gumbel, key, uniform_at
+from tandem_runtime.domain.noise import Salt, gumbel, key
 from tandem_runtime.domain.tokens import (
     SamplingParameters,
     SparseRow,
@@ -28,6 +28,7 @@ from tandem_runtime.domain.tokens import (
     TokenLogprob,
     Verification,
 )
+from tandem_runtime.domain.verification import round_uniform
 from tandem_runtime.ports import Logits
 
 __all__ = [
@@ -103,18 +104,18 @@ def coupled_choices(logits: Logits, parameters: SamplingParameters, offset: int)
 
 
 def guess(
-    logits: Logits, parameters: SamplingParameters, *, verification: Verification, position: int
+    logits: Logits, parameters: SamplingParameters, *, verification: Verification, position: int, ahead: int = 0
 ) -> tuple[TokenId, SparseRow | None]:
-    """A draft's token after `logits` [vocab], and in rejection mode what it was drawn from.
+    """A draft's token after `logits` [vocab], `ahead` guesses into its round, and if drawn, what it was drawn from.
 
-    Coupled: the argmax of the `PERTURBED` likeliest tokens under the shared noise. Rejection: a draw from the `SPARSE`
-    likeliest, renormalised and rounded to float32 first, so that the law of the draw is the law that is sent.
+    Coupled: the argmax of the `PERTURBED` likeliest tokens under the shared noise. Rejection and block: a draw from the
+    `SPARSE` likeliest, renormalised and rounded to float32 first, so that the law of the draw is the law that is sent.
     """
     if verification is Verification.COUPLED:
         return _coupled_guess(logits, parameters, position), None
     law = _likeliest(distribution(logits, parameters), SPARSE)
     rounded = law.probabilities.astype(np.float32)
-    u = uniform_at(parameters.seed, parameters.choice, Salt.DRAFT, position)
+    u = round_uniform(parameters, Salt.DRAFT, position - ahead, ahead)
     token = draw(Law(law.ids, rounded.astype(np.float64)), u)
     return token, SparseRow(tuple(law.ids.tolist()), tuple(rounded.tolist()))
 

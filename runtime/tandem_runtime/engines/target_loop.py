@@ -8,8 +8,8 @@ another proposal it is not the same round, and is stale). A run
 commits tokens that its reader may never see, since the step under way goes on when the reader leaves; so a later round
 may begin at any offset within the run, and what the run made beyond it is taken back. Any other offset is stale.
 
-A proposed id outside the vocabulary has no probability here: it is judged like any other and rejected. Its place in the
-forward pass is taken by id 0, which changes nothing, because nothing after a rejection is looked at.
+A proposal that no draft can have drawn is refused before anything is done for it: an id outside the vocabulary, or q
+that is no law. The session stays as it was.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -26,6 +26,7 @@ from tandem_runtime.domain.tokens import (
     Verdict,
     VerifyRound,
 )
+from tandem_runtime.domain.verification import refuse_bad_proposal
 from tandem_runtime.engines.batched import BatchedEngine
 from tandem_runtime.engines.rejection import verify
 from tandem_runtime.engines.sampler import report_logprob
@@ -76,6 +77,8 @@ class BatchedTarget(BatchedEngine):
         session = self._sessions.find(request.session, request.incarnation)
         if session.last is not None and session.last[0].round == request.round:
             return _replayed(*session.last, request)
+        vocab_size = self._capabilities.vocab_size
+        refuse_bad_proposal(request.proposal, session.request.verification, vocab_size=vocab_size)
         _begin_at(session, request.offset)
         verdict = yield from self._round(session, request.round, request.proposal)
         session.last, session.floor = (request, verdict), len(session.output)
@@ -95,8 +98,7 @@ class BatchedTarget(BatchedEngine):
         """One round: forward, judge, commit."""
         prefix, offset = session.prefix, len(session.output)
         self._refuse_overflow(len(prefix), len(proposal.ids))
-        tokens = prefix + self._harmless(proposal.ids)
-        seen = yield Want(session.line, tokens, first=len(prefix) - 1)
+        seen = yield Want(session.line, [*prefix, *proposal.ids], first=len(prefix) - 1)
         asked = session.request
         verified = verify(seen.logits, proposal, asked.parameters, verification=asked.verification, offset=offset)
         emitted = [*proposal.ids[: verified.accepted], verified.token]
@@ -111,9 +113,6 @@ class BatchedTarget(BatchedEngine):
             forward_seconds=seen.forward_seconds,
             kv_used=seen.kv_used,
         )
-
-    def _harmless(self, ids: Sequence[TokenId]) -> list[TokenId]:
-        return [token if 0 <= token < self._capabilities.vocab_size else 0 for token in ids]
 
     def _refuse_overflow(self, length: int, proposed: int) -> None:
         limit = self._capabilities.max_length

@@ -223,6 +223,7 @@ class Gateway:
             target_length=seat.target.max_length,
             draft_length=None if seat.draft is None else seat.draft.max_length,
             logprobs=ask.logprobs,
+            vocab_size=seat.target.vocab_size,
         )
 
     @asynccontextmanager

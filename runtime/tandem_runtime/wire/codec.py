@@ -36,6 +36,7 @@ from tandem_runtime.domain.tokens import (
     Verification,
     VerifyRound,
 )
+from tandem_runtime.domain.verification import refuse_bad_row
 from tandem_runtime.wire import faults
 from tandem_runtime.wire import verify_pb2 as pb
 
@@ -70,6 +71,7 @@ ReplyBody: TypeAlias = Opened | Verdict | Ended | Proposal | Scored | TandemErro
 _VERIFICATIONS = {
     Verification.COUPLED: pb.VERIFICATION_COUPLED,
     Verification.REJECTION: pb.VERIFICATION_REJECTION,
+    Verification.BLOCK: pb.VERIFICATION_BLOCK,
 }
 _VERIFICATIONS_BACK: dict[int, Verification] = {number: name for name, number in _VERIFICATIONS.items()}
 _DETERMINISMS = {"Bitwise": pb.DETERMINISM_BITWISE, "NearTie": pb.DETERMINISM_NEAR_TIE}
@@ -387,13 +389,13 @@ def _row_values(rows: Sequence[pb.SparseRow], k: int, path: str) -> tuple[Sparse
         return None
     if len(rows) != k:
         raise BadRequest(f"{path}: {len(rows)} rows for {k} proposed ids; send one row per id or none", parameter=path)
-    return tuple(_row_value(row, path) for row in rows)
+    return tuple(_row_value(row, f"{path}[{at}]") for at, row in enumerate(rows))
 
 
 def _row_value(row: pb.SparseRow, path: str) -> SparseRow:
-    if len(row.ids) != len(row.probabilities):
-        raise BadRequest(f"{path}: {len(row.ids)} ids but {len(row.probabilities)} probabilities", parameter=path)
-    return SparseRow(tuple(row.ids), tuple(row.probabilities))
+    value = SparseRow(tuple(row.ids), tuple(row.probabilities))
+    refuse_bad_row(value, path)
+    return value
 
 
 def _pairs(ids: Sequence[int], values: Sequence[float], path: str) -> tuple[tuple[int, float], ...]:

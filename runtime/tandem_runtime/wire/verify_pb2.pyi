@@ -12,6 +12,7 @@ class Verification(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     VERIFICATION_UNSPECIFIED: _ClassVar[Verification]
     VERIFICATION_COUPLED: _ClassVar[Verification]
     VERIFICATION_REJECTION: _ClassVar[Verification]
+    VERIFICATION_BLOCK: _ClassVar[Verification]
 
 class Determinism(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -32,6 +33,7 @@ class ErrorKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 VERIFICATION_UNSPECIFIED: Verification
 VERIFICATION_COUPLED: Verification
 VERIFICATION_REJECTION: Verification
+VERIFICATION_BLOCK: Verification
 DETERMINISM_UNSPECIFIED: Determinism
 DETERMINISM_BITWISE: Determinism
 DETERMINISM_NEAR_TIE: Determinism

@@ -1,0 +1,92 @@
+"""Knows one round of a rule from draw to verdict, and models and processors small enough to enumerate.
+
+Refuses to know which rule is right.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from fractions import Fraction
+from functools import cache
+from typing import TypeAlias
+
+from tandem_runtime.domain.sampling import Distribution, draw, filtered, rank
+from tandem_runtime.domain.tokens import SamplingParameters, TokenId
+from tandem_runtime.domain.verification import Chance, Verified
+from tests.laws.enumeration import Model, Numbers, Prefix, continued, law_of_process, of_weights
+
+Rule: TypeAlias = Callable[[Sequence[TokenId], Sequence[Distribution], Sequence[Distribution], Chance], Verified]
+
+Proposed: TypeAlias = Callable[[Prefix, int], bool]
+"""Whether a draft that has guessed so much, of K, goes on."""
+
+
+def up_to_k(guessed: Prefix, k: int) -> bool:
+    return len(guessed) < k
+
+
+def up_to_an_end(guessed: Prefix, k: int) -> bool:
+    """A draft stops behind token 0, as behind an end token: K depends on what was drawn, and on nothing later."""
+    return len(guessed) < k and 0 not in guessed
+
+
+def emitted(
+    numbers: Numbers, rule: Rule, target: Model, draft: Model, *, k: int, before: Prefix = (), goes_on: Proposed = up_to_k
+) -> Prefix:
+    """What one round emits after `before`. Its numbers are its own: they are named by the offset that it begins at."""
+    offset: Hashable = len(before)
+    ids: Prefix = ()
+    while goes_on(ids, k):
+        ids = (*ids, draw(draft(before + ids), numbers("draft", offset, len(ids))))
+    q = [draft(before + ids[:count]) for count in range(len(ids))]
+    p = [target(before + ids[:count]) for count in range(len(ids) + 1)]
+    chance = Chance(numbers.all_of("accept", offset), numbers.all_of("follow", offset))
+    verified = rule(ids, q, p, chance)
+    return (*ids[: verified.accepted], verified.token)
+
+
+def emitted_law(
+    rule: Rule, target: Model, draft: Model, *, k: int, goes_on: Proposed = up_to_k
+) -> dict[Prefix, Fraction]:
+    """The law of the first K + 1 tokens when one round is followed by plain decoding."""
+    round_law = law_of_process(lambda numbers: emitted(numbers, rule, target, draft, k=k, goes_on=goes_on))
+    return continued(round_law, target, length=k + 1)
+
+
+def accepted_on_average(rule: Rule, target: Model, draft: Model, *, k: int) -> Fraction:
+    law = law_of_process(lambda numbers: len(emitted(numbers, rule, target, draft, k=k)) - 1)
+    return sum((count * mass for count, mass in law.items()), Fraction(0))
+
+
+def model(*rows: Sequence[int]) -> Model:
+    """`of_weights`, each law made once."""
+    return cache(of_weights(*rows))
+
+
+def processed(raw: Model, parameters: SamplingParameters) -> Model:
+    """The law after top-k, top-p and min-p of the domain itself."""
+    return cache(lambda prefix: filtered(rank(raw(prefix)), parameters))
+
+
+def reweighted(raw: Model, weigh: Callable[[Prefix, TokenId, Fraction], Fraction]) -> Model:
+    """The law after a processor that changes weights by what came before; tokens of no weight are forbidden."""
+
+    def law(prefix: Prefix) -> Distribution:
+        weights = {token: weigh(prefix, token, Fraction(mass)) for token, mass in raw(prefix).items()}
+        total = sum(weights.values())
+        return {token: weight / total for token, weight in weights.items() if weight}
+
+    return cache(law)
+
+
+def cooled(prefix: Prefix, token: TokenId, mass: Fraction) -> Fraction:
+    """Temperature 1/2."""
+    return mass**2
+
+
+def penalised(prefix: Prefix, token: TokenId, mass: Fraction) -> Fraction:
+    """A frequency penalty of ln 2 per earlier appearance, the speculative prefix included."""
+    return mass / 2 ** prefix.count(token)
+
+
+def without_repeats(prefix: Prefix, token: TokenId, mass: Fraction) -> Fraction:
+    """A grammar: no token follows itself."""
+    return Fraction(0) if prefix[-1:] == (token,) else mass
