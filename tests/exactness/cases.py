@@ -13,10 +13,12 @@ from enum import StrEnum
 from random import Random
 from typing import Any, TypeAlias
 
+from tests.exactness.loops import Question
+from tests.exactness.texts import VOCAB
+
 from tandem_runtime.domain.lookahead import OFF, Bounds, Mode
 from tandem_runtime.domain.stopping import Endings
-from tandem_runtime.domain.tokens import SamplingParameters, TokenId
-from tests.exactness.texts import VOCAB
+from tandem_runtime.domain.tokens import SamplingParameters
 
 MASTER_SEED = 20_260_504
 REQUESTS = 8
@@ -67,15 +69,6 @@ class Lengths(StrEnum):
     EVERY_ROUND = "another in every round"
     ON_AND_OFF = "on and off in stretches"
     AUTO = "the controller's"
-
-
-@dataclass(frozen=True)
-class Question:
-    """One request: what plain decoding answers is the truth for all its twins."""
-
-    prompt: tuple[TokenId, ...]
-    parameters: SamplingParameters
-    endings: Endings
 
 
 @dataclass(frozen=True)
@@ -147,6 +140,7 @@ def _question(chance: Random) -> Question:
             **settings,
         ),
         endings=_endings(chance),
+        logprobs=chance.choice([None, None, None, 0, 2]),
     )
 
 

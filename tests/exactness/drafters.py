@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TypeAlias
 
+from tests.exactness.texts import VOCAB
+
 from tandem_runtime.domain.tokens import (
     Capabilities,
     Incarnation,
@@ -18,7 +20,6 @@ from tandem_runtime.domain.tokens import (
     SessionId,
     TokenId,
 )
-from tests.exactness.texts import VOCAB
 
 Guess: TypeAlias = Callable[[Sequence[TokenId], int, Random], list[TokenId]]
 """(output so far, K, chance) -> up to K ids, whatever they are."""

@@ -84,7 +84,7 @@ class TroubledTarget:
         return await self._engine.verify(request)
 
     async def run(self, request: RunRounds) -> AsyncIterator[Verdict]:
-        fault = self._trouble.strikes("run cut", "forgotten")
+        fault = self._trouble.strikes("run cut", "forgotten", "told twice")
         if fault == "forgotten":
             await self._engine.close(request.session)
         verdicts = self._engine.run(request)
@@ -95,6 +95,8 @@ class TroubledTarget:
                     raise TargetLost("cut within a run")
                 left = None if left is None else left - 1
                 yield verdict
+                if fault == "told twice":
+                    yield verdict
 
     async def close(self, session: SessionId) -> None:
         await self._engine.close(session)

@@ -1,66 +1,33 @@
-"""Knows how a group of sequences is proven: real driver, sessions, step loops and sampler over models in plain Python.
+"""Knows how a group of sequences is proven.
 
-Refuses to know how cases are chosen.
+Refuses to know how cases are chosen, and how a request is answered.
 
-The claim: in coupled mode the tokens, the text and the reason of an ending are those of plain decoding, whatever the
-drafter proposes, however K goes, whatever is lost, asked twice or opened again, and whoever shares the steps. Plain
-decoding is the same driver with no draft on an engine of its own; a share of its answers is decoded once more by the
-reference in `domain.sampling` alone.
+The claim: in coupled mode the tokens, the text, the log-probabilities and the reason of an ending are those of plain
+decoding, whatever the drafter proposes, however K goes, whatever is lost, asked twice or opened again, and whoever
+shares the steps. Plain decoding is the same driver with no draft on an engine of its own; a share of its answers is
+decoded once more by the reference in `domain.sampling` alone.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 
-from tandem_runtime.domain.commands import Counts, Emit, Request
-from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead
-from tandem_runtime.domain.sampling import coupled_choice
-from tandem_runtime.domain.session import Session
-from tandem_runtime.domain.tokens import FinishReason, Incarnation, Round, SessionId, TokenId, Verification
-from tandem_runtime.driver import Engines, generate
-from tandem_runtime.engines.draft_loop import BatchedDraft
-from tandem_runtime.engines.scripted import ScriptedModel
-from tandem_runtime.engines.sessions import EngineFacts
-from tandem_runtime.engines.target_loop import BatchedTarget
-from tandem_runtime.ports import DraftEngine, TargetEngine
-from tests.exactness.cases import ANSWER_TOKENS, Drafter, Group, Question, Twin, bounds_over_time
+from tests.exactness.cases import Drafter, Group, Twin, bounds_over_time
 from tests.exactness.drafters import GuessingDraft, anything, echo, knowing, one_token
 from tests.exactness.faults import Trouble, TroubledDraft, TroubledTarget
-from tests.exactness.texts import STRANGER, WORLDS, Script, kin
+from tests.exactness.loops import Answer, Question, Stage, answer_of, off, stage_of
+from tests.exactness.texts import STRANGER, WORLDS, kin
 
-LONGEST = 256
+from tandem_runtime.domain.commands import Counts
+from tandem_runtime.domain.sampling import coupled_choice
+from tandem_runtime.domain.tokens import TokenId
+from tandem_runtime.driver import Engines
+from tandem_runtime.ports import DraftEngine, TargetEngine
+
 KIN_ACCEPTANCE = 0.8
 REFERENCE_TOKENS = 16
 """The reference makes a logarithm per token of the vocabulary in plain Python, so it goes no further."""
-
-
-class CountedClock:
-    """Virtual time: a millisecond goes by with each look."""
-
-    def __init__(self) -> None:
-        self._ticks = count()
-
-    def monotonic(self) -> float:
-        return next(self._ticks) / 1000
-
-    def wall(self) -> float:
-        return 1_000_000 + next(self._ticks) / 1000
-
-
-class NobodyWatches:
-    def round(self, round: Round) -> None: ...
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a caller sees."""
-
-    tokens: tuple[TokenId, ...]
-    text: str
-    reason: FinishReason
 
 
 @dataclass(frozen=True)
@@ -99,60 +66,33 @@ class Tally:
         self.accepted += other.accepted
         self.by_reference += other.by_reference
         self.mismatches += other.mismatches
-        for name, times in other.faults.items():
+        self.count_faults(other.faults)
+
+    def count_faults(self, faults: dict[str, int]) -> None:
+        for name, times in faults.items():
             self.faults[name] = self.faults.get(name, 0) + times
 
-
-@dataclass(frozen=True)
-class Stage:
-    """The engines that a group shares."""
-
-    targets: tuple[TargetEngine, TargetEngine]
-    kin: DraftEngine
-    stranger: DraftEngine
-
-
-@asynccontextmanager
-async def stage_of(group: Group) -> AsyncIterator[Stage]:
-    script = WORLDS[group.world]
-
-    def facts(name: str) -> EngineFacts:
-        return EngineFacts(model_digest="m", tokenizer_digest="t", incarnation=Incarnation(name))
-
-    def target(name: str) -> BatchedTarget:
-        model = ScriptedModel(script, max_length=LONGEST)
-        return BatchedTarget(model, facts(name), clock=CountedClock(), chunk_tokens=group.chunk_tokens)
-
-    def draft(guesses: Script, name: str) -> BatchedDraft:
-        model = ScriptedModel(guesses, max_length=LONGEST)
-        return BatchedDraft(model, facts(name), clock=CountedClock(), chunk_tokens=group.chunk_tokens)
-
-    with (
-        target("first") as first,
-        target("second") as second,
-        draft(kin(script, acceptance=KIN_ACCEPTANCE), "kin") as relative,
-        draft(STRANGER, "stranger") as stranger,
-    ):
-        yield Stage((first, second), relative, stranger)
-
-
-def spelled(ids: Sequence[TokenId]) -> str:
-    return "".join(f"{token} " for token in ids)
+    def count_answer(self, counts: Counts) -> None:
+        self.tokens += counts.completion_tokens
+        self.rounds += counts.rounds
+        self.proposed += counts.proposed
+        self.accepted += counts.accepted
 
 
 async def prove(group: Group, *, reference_every: int = 16) -> Tally:
-    """Run a group; mismatches are in the tally, never raised."""
-    tally = Tally()
-    async with stage_of(group) as stage:
-        plain = await asyncio.gather(*(plain_answer(question, stage) for question in group.questions))
+    """Run a group; sequences that differ are in the tally, never raised."""
+    tally, script = Tally(), WORLDS[group.world]
+    async with stage_of(script) as stage:
+        asked = enumerate(group.questions)
+        plain = await asyncio.gather(*(_plain(question, f"plain {at}", stage) for at, question in asked))
     for at, (question, answer) in enumerate(zip(group.questions, plain, strict=True)):
         if (group.number + at) % reference_every == 0:
-            reference = reference_tokens(question, group.world, min(REFERENCE_TOKENS, len(answer.tokens)))
-            assert answer.tokens[: len(reference)] == reference, f"plain decoding of group {group.number} is wrong"
+            _check_by_reference(group, question, answer)
             tally.by_reference += 1
-    async with stage_of(group) as stage:
+    relative = kin(script, acceptance=KIN_ACCEPTANCE)
+    async with stage_of(script, relative, STRANGER, chunk_tokens=group.chunk_tokens) as stage:
         runs = [
-            _prove_twin(group, question, twin, answer, stage, tally)
+            _prove_twin(_Case(group.number, question, twin, answer), stage, tally)
             for question, twins, answer in zip(group.questions, group.twins, plain, strict=True)
             for twin in twins
         ]
@@ -161,67 +101,66 @@ async def prove(group: Group, *, reference_every: int = 16) -> Tally:
     return tally
 
 
-def reference_tokens(question: Question, world: int, tokens: int) -> tuple[TokenId, ...]:
+def _check_by_reference(group: Group, question: Question, answer: Answer) -> None:
     """Plain decoding by the specification, without engines."""
     output: list[TokenId] = []
-    while len(output) < tokens:
-        row = WORLDS[world]((*question.prompt, *output)).tolist()
+    while len(output) < min(REFERENCE_TOKENS, len(answer.tokens)):
+        row = WORLDS[group.world]((*question.prompt, *output)).tolist()
         output.append(coupled_choice(row, question.parameters, len(output)))
-    return tuple(output)
+    assert list(answer.tokens[: len(output)]) == output, f"plain decoding of group {group.number} is wrong: {question}"
 
 
-async def plain_answer(question: Question, stage: Stage) -> Answer:
-    engines = Engines(stage.targets[0], None, _nobody)
-    answer, _ = await _answer(question, f"plain {id(question)}", engines, iter(lambda: OFF, None))
+async def _plain(question: Question, name: str, stage: Stage) -> Answer:
+    answer, _ = await answer_of(question, name, stage.engines, off())
     return answer
 
 
-async def _nobody() -> TargetEngine:
-    raise AssertionError("nothing is lost in plain decoding")
+@dataclass(frozen=True)
+class _Case:
+    group: int
+    question: Question
+    twin: Twin
+    plain: Answer
 
 
-async def _prove_twin(
-    group: Group, question: Question, twin: Twin, plain: Answer, stage: Stage, tally: Tally
-) -> None:
+async def _prove_twin(case: _Case, stage: Stage, tally: Tally) -> None:
+    twin = case.twin
     for _ in range(twin.late):
         await asyncio.sleep(0)
     trouble = Trouble(Random(twin.seed), twin.trouble)
+    found: Answer | str
+    try:
+        found, counts = await answer_of(
+            case.question, f"{twin.seed}", _engines(case, stage, trouble), bounds_over_time(twin)
+        )
+        tally.count_answer(counts)
+    except Exception as error:  # a failed request differs like any other, with its reproduction
+        found = f"{type(error).__name__}: {error}"
+    if found != case.plain:
+        tally.mismatches.append(Mismatch(case.group, case.question, twin, case.plain, found))
+    tally.sequences += 1
+    tally.count_faults(trouble.counts)
+
+
+def _engines(case: _Case, stage: Stage, trouble: Trouble) -> Engines:
+    """What the twin meets: a target that is lost and found, and its drafter, lost more rarely."""
     targets = [TroubledTarget(target, trouble) for target in stage.targets]
     turn = count(1)
 
     async def other() -> TargetEngine:
         return targets[next(turn) % 2]
 
-    draft = TroubledDraft(_drafter(twin, plain, stage), Trouble(Random(~twin.seed), twin.trouble / 4, trouble.counts))
-    engines = Engines(targets[0], draft, other)
-    found: Answer | str
-    try:
-        found, counts = await _answer(question, f"{twin.seed}", engines, bounds_over_time(twin))
-    except Exception as error:  # a failed request is a mismatch like any other, with its reproduction
-        found, counts = f"{type(error).__name__}: {error}", None
-    if found != plain:
-        tally.mismatches.append(Mismatch(group.number, question, twin, plain, found))
-    _count(tally, counts, trouble)
+    rarely = Trouble(Random(~case.twin.seed), case.twin.trouble / 4, trouble.counts)
+    return Engines(targets[0], TroubledDraft(_drafter(case, stage), rarely), other)
 
 
-def _count(tally: Tally, counts: Counts | None, trouble: Trouble) -> None:
-    tally.sequences += 1
-    if counts is not None:
-        tally.tokens += counts.completion_tokens
-        tally.rounds += counts.rounds
-        tally.proposed += counts.proposed
-        tally.accepted += counts.accepted
-    for name, times in trouble.counts.items():
-        tally.faults[name] = tally.faults.get(name, 0) + times
-
-
-def _drafter(twin: Twin, plain: Answer, stage: Stage) -> DraftEngine:
-    chance = Random(twin.seed + 1)
-    match twin.drafter:
+def _drafter(case: _Case, stage: Stage) -> DraftEngine:
+    chance = Random(case.twin.seed + 1)
+    match case.twin.drafter:
         case Drafter.KIN:
-            return stage.kin
+            return stage.drafts[0]
         case Drafter.STRANGER:
-            return stage.stranger
+            return stage.drafts[1]
         case Drafter.ANYTHING:
             return GuessingDraft(anything, chance)
         case Drafter.ECHO:
@@ -229,41 +168,6 @@ def _drafter(twin: Twin, plain: Answer, stage: Stage) -> DraftEngine:
         case Drafter.ONE_TOKEN:
             return GuessingDraft(one_token, chance)
         case Drafter.KNOWING:
-            return GuessingDraft(knowing(plain.tokens, error=0), chance)
+            return GuessingDraft(knowing(case.plain.tokens, error=0), chance)
         case Drafter.NEARLY_KNOWING:
-            return GuessingDraft(knowing(plain.tokens, error=0.15), chance)
-
-
-async def _answer(
-    question: Question, name: str, engines: Engines, bounds: Iterator[Bounds]
-) -> tuple[Answer, Counts]:
-    request = Request(
-        session=SessionId(name),
-        prompt=question.prompt,
-        parameters=question.parameters,
-        verification=Verification.COUPLED,
-        endings=question.endings,
-        decode=spelled,
-        target_length=LONGEST,
-        draft_length=None if engines.draft is None else LONGEST - ANSWER_TOKENS,
-    )
-    items = generate(
-        Session(request),
-        engines=engines,
-        lookahead=Lookahead(),
-        allowance=lambda: next(bounds),
-        observer=NobodyWatches(),
-        clock=CountedClock(),
-    )
-    tokens: list[TokenId] = []
-    text = ""
-    async with aclosing(items) as stream:
-        async for item in stream:
-            if isinstance(item, Emit):
-                tokens += item.tokens
-                text += item.text
-            else:
-                return Answer(tuple(tokens), text, item.reason), item.counts
-    raise AssertionError("the stream ended without a finish")
-
-
+            return GuessingDraft(knowing(case.plain.tokens, error=0.15), chance)

@@ -3,22 +3,26 @@
 Refuses to know when counts contradict a law (`statistics_of_counts`).
 
 Every sample is one request with its own seed through the engines' own `guess` and `verify`: propose, judge, and go on
-in further rounds until two tokens stand. What they should be is worked out by the reference in `domain.sampling`.
+in further rounds until two tokens stand; or, for what only the loops can do wrong, through driver, session and step
+loops. What the tokens should be is worked out by the reference in `domain.sampling`.
 Negative controls draw the proposal from another law than the one that is sent, and must be found out.
 """
 
+import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from tests.exactness.loops import Question, answer_of, exactly, stage_of
+from tests.exactness.statistics_of_counts import Finding, judged
 
 from tandem_runtime.domain.sampling import distribution
+from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import Proposal, SamplingParameters, SparseRow, TokenId, Verification
 from tandem_runtime.engines.rejection import verify
 from tandem_runtime.engines.sampler import guess
-from tests.exactness.statistics_of_counts import Finding, judged
 
 Prefix = tuple[TokenId, ...]
 Model = Callable[[Prefix], list[float]]
@@ -30,6 +34,9 @@ def of_laws(*laws: Sequence[float]) -> Model:
     return lambda prefix: rows[(len(prefix) + sum(prefix)) % len(rows)]
 
 
+AT_ONCE = 60
+"""Sessions that share the loops."""
+PROMPT: Prefix = (0,)
 TARGET = of_laws((0.40, 0.25, 0.20, 0.15), (0.15, 0.30, 0.15, 0.40), (0.22, 0.18, 0.45, 0.15))
 DRAFT = of_laws((0.20, 0.20, 0.35, 0.25), (0.35, 0.20, 0.30, 0.15), (0.30, 0.40, 0.12, 0.18))
 
@@ -75,22 +82,41 @@ def controls() -> list[Setup]:
 
 def findings(setup: Setup, *, samples: int) -> list[Finding]:
     """The law of the first token and the joint law of the first two."""
-    pairs = Counter(two_tokens(setup, seed) for seed in range(samples))
-    joint = joint_law(setup.parameters)
+    return _both_laws(str(setup), Counter(two_tokens(setup, seed) for seed in range(samples)), setup.parameters)
+
+
+async def looped_findings(verification: Verification, *, samples: int) -> list[Finding]:
+    """The same through driver, session and step loops: sessions of three tokens, so that K = 2 fits, many at a time."""
+    shape = SHAPES["plain"]
+
+    async def pair(seed: int) -> Prefix:
+        question = Question(PROMPT, replace(shape, seed=seed), Endings(3), verification)
+        answer, _ = await answer_of(question, f"{seed}", stage.engines, exactly(2))
+        return answer.tokens[:2]
+
+    pairs: Counter[Prefix] = Counter()
+    async with stage_of(TARGET, DRAFT) as stage:
+        for first in range(0, samples, AT_ONCE):
+            pairs.update(await asyncio.gather(*map(pair, range(first, min(samples, first + AT_ONCE)))))
+    return _both_laws(f"{verification} through the loops", pairs, shape)
+
+
+def _both_laws(name: str, pairs: Counter[Prefix], parameters: SamplingParameters) -> list[Finding]:
+    joint = joint_law(parameters)
     first: dict[TokenId, float] = {}
     for (token, _), mass in joint.items():
         first[token] = first.get(token, 0) + mass
     firsts: Counter[TokenId] = Counter()
     for (token, _), times in pairs.items():
         firsts[token] += times
-    return [judged(f"{setup}: first token", firsts, first), judged(f"{setup}: two tokens", pairs, joint)]
+    return [judged(f"{name}: first token", firsts, first), judged(f"{name}: two tokens", pairs, joint)]
 
 
 def joint_law(parameters: SamplingParameters) -> dict[Prefix, float]:
     return {
         (first, second): float(mass) * float(then)
-        for first, mass in distribution(TARGET(()), parameters).items()
-        for second, then in distribution(TARGET((first,)), parameters).items()
+        for first, mass in distribution(TARGET(PROMPT), parameters).items()
+        for second, then in distribution(TARGET((*PROMPT, first)), parameters).items()
     }
 
 
@@ -99,7 +125,7 @@ def two_tokens(setup: Setup, seed: int) -> Prefix:
     output: list[TokenId] = []
     while len(output) < 2:
         proposal = _proposal(setup, parameters, tuple(output))
-        rows = np.array([TARGET((*output, *proposal.ids[:count])) for count in range(setup.k + 1)])
+        rows = np.array([TARGET((*PROMPT, *output, *proposal.ids[:count])) for count in range(setup.k + 1)])
         verified = verify(rows, proposal, parameters, verification=setup.verification, offset=len(output))
         output += [*proposal.ids[: verified.accepted], verified.token]
     return tuple(output[:2])
@@ -109,12 +135,12 @@ def _proposal(setup: Setup, parameters: SamplingParameters, output: Prefix) -> P
     ids: list[TokenId] = []
     rows: list[SparseRow] = []
     for step in range(setup.k):
-        prefix, position = (*output, *ids), len(output) + step
+        prefix, position = (*PROMPT, *output, *ids), len(output) + step
         told = np.array(DRAFT(prefix))
-        token, row = guess(told, parameters, verification=setup.verification, position=position)
+        token, row = guess(told, parameters, verification=setup.verification, position=position, ahead=step)
         if setup.undeclared is not None:
             used = np.array(setup.undeclared(prefix))
-            token, _ = guess(used, parameters, verification=setup.verification, position=position)
+            token, _ = guess(used, parameters, verification=setup.verification, position=position, ahead=step)
         ids.append(token)
         rows += [row] if row is not None else []
     return Proposal(tuple(ids), tuple(rows) or None)

@@ -1,10 +1,9 @@
-"""In coupled mode what a caller sees is what plain decoding says: a few hundred sequences; `make exactness` runs 100,000.
+"""In coupled mode a caller sees what plain decoding says: a few hundred sequences; `make exactness` runs 100,000.
 
 A failing sequence prints the command that reproduces it.
 """
 
 import pytest
-
 from tests.exactness.cases import group_of
 from tests.exactness.invariance import prove
 

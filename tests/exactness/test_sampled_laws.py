@@ -4,8 +4,7 @@ The full sizes run by `make exactness`; here a law that is wrong by .1 in total 
 """
 
 import pytest
-
-from tests.exactness.sampled_laws import Setup, controls, findings, setups
+from tests.exactness.sampled_laws import Setup, controls, findings, looped_findings, setups
 from tests.exactness.statistics_of_counts import (
     FALSE_ALARM,
     Finding,
@@ -15,13 +14,27 @@ from tests.exactness.statistics_of_counts import (
     samples_for,
 )
 
+from tandem_runtime.domain.tokens import Verification
+
 SAMPLES = samples_for(16, distance=0.1)
-QUICK = [setup for setup in setups() if setup.name in {"warm", "cold with bias", "top-p"}]
+QUICK_SHAPES = {
+    Verification.COUPLED: {"top-p"},
+    Verification.REJECTION: {"cold with bias", "min-p"},
+    Verification.BLOCK: {"cold with bias", "min-p"},
+}
+QUICK = [setup for setup in setups() if setup.name in QUICK_SHAPES[setup.verification]]
+TOLD_Q = [verification for verification in Verification if verification is not Verification.COUPLED]
 
 
 @pytest.mark.parametrize("setup", QUICK, ids=str)
 def test_one_and_two_tokens_have_the_targets_law(setup: Setup) -> None:
     assert contradicted(findings(setup, samples=SAMPLES), false_alarm=FALSE_ALARM / len(QUICK)) == []
+
+
+@pytest.mark.parametrize("verification", TOLD_Q)
+async def test_the_law_holds_through_driver_session_and_loops(verification: Verification) -> None:
+    found = await looped_findings(verification, samples=SAMPLES)
+    assert contradicted(found, false_alarm=FALSE_ALARM / len(QUICK)) == []
 
 
 @pytest.mark.parametrize("setup", controls(), ids=str)
