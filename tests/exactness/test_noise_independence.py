@@ -9,9 +9,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pytest
+from tests.exactness.statistics_of_counts import FALSE_ALARM, chi_square_tail, judged, samples_for
 
 from tandem_runtime.domain.noise import Salt, bits, gumbel, key, uniform, uniform_at
-from tests.exactness.statistics_of_counts import FALSE_ALARM, chi_square_tail, judged, samples_for
 
 Words = npt.NDArray[np.uint64]
 
@@ -20,7 +20,7 @@ TOKENS = 1 << 21
 
 
 def words(seed: int, *, count: int) -> Words:
-    """`domain.noise.bits` of tokens 0 to count - 1 at one position, in numpy for speed; equality is tested elsewhere."""
+    """`domain.noise.bits` of tokens 0 to count - 1 at one position, in numpy for speed."""
 
     def mixed(word: Words) -> Words:
         word = word + np.uint64(0x9E3779B97F4A7C15)
@@ -50,7 +50,8 @@ def test_extreme_quantiles_are_those_of_the_gumbel_law(expected: int, side: str)
 
 
 def test_the_largest_of_many_numbers_has_its_own_law() -> None:
-    """max of n Gumbel numbers less ln n is Gumbel again: its e^-x is exponential, so 2 x the sum of m is chi-square 2m."""
+    """The largest of n Gumbel numbers, less ln n, is Gumbel again; e^-x of it is exponential, and twice the sum of m such
+    is chi-square with 2 m degrees of freedom."""
     groups = gumbels(words(seed=2, count=TOKENS)).reshape(512, -1)
     exponentials = np.exp(-(groups.max(axis=1) - math.log(groups.shape[1])))
     statistic = 2 * float(exponentials.sum())
