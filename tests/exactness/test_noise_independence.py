@@ -50,8 +50,8 @@ def test_extreme_quantiles_are_those_of_the_gumbel_law(expected: int, side: str)
 
 
 def test_the_largest_of_many_numbers_has_its_own_law() -> None:
-    """The largest of n Gumbel numbers, less ln n, is Gumbel again; e^-x of it is exponential, and twice the sum of m such
-    is chi-square with 2 m degrees of freedom."""
+    """The largest of n Gumbel numbers, less ln n, is Gumbel again; e^-x of it is exponential, and twice the sum of m
+    such numbers is chi-square with 2 m degrees of freedom."""
     groups = gumbels(words(seed=2, count=TOKENS)).reshape(512, -1)
     exponentials = np.exp(-(groups.max(axis=1) - math.log(groups.shape[1])))
     statistic = 2 * float(exponentials.sum())

@@ -59,7 +59,8 @@ NAMED: tuple[Fault, ...] = (
     Fault(
         "first failure ends a block in the reference",
         "domain/block.py",
-        "        if _stands(chance.accept[position], worth, left):\n            accepted, share = position + 1, worth\n",
+        "        if _stands(chance.accept[position], worth, left):\n"
+        "            accepted, share = position + 1, worth\n",
         "        if not _stands(chance.accept[position], worth, left):\n            break\n"
         "        accepted, share = position + 1, worth\n",
         "the same in the specification (vllm-ascend 7807, 7808)",
