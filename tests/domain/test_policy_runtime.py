@@ -221,6 +221,7 @@ def test_a_request_narrows_the_bounds_and_never_widens_them(wish: OwnWish, bound
 
 
 BOTH = (Verification.COUPLED, Verification.REJECTION)
+DRAWN = (Verification.REJECTION, Verification.BLOCK)
 
 
 @pytest.mark.parametrize(
@@ -231,6 +232,10 @@ BOTH = (Verification.COUPLED, Verification.REJECTION)
         ("Rejection", "Coupled", BOTH, BOTH, "Coupled"),
         ("Coupled", None, BOTH, (Verification.REJECTION,), "Rejection"),
         ("Auto", None, (Verification.REJECTION,), None, "Rejection"),
+        ("Auto", None, DRAWN, DRAWN, "Block"),
+        ("Block", None, tuple(Verification), DRAWN, "Block"),
+        ("Rejection", "Block", tuple(Verification), None, "Block"),
+        ("Block", None, BOTH, BOTH, "Coupled"),
         ("Coupled", None, (Verification.REJECTION,), (Verification.COUPLED,), "Rejection"),
     ],
 )

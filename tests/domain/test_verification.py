@@ -1,245 +1,39 @@
-"""The reference rules: the emitted law equals the target's, exactly, by enumeration over all chance in fractions."""
+"""The rules one by one: what stands, what is refused, what has no mass. Their laws are proved in tests/laws."""
 
-from collections import defaultdict
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from fractions import Fraction
-from functools import cache
-from itertools import pairwise, product
 from math import log, sqrt
 from typing import TypeAlias
 
+import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem_runtime.domain.errors import BadRequest
-from tandem_runtime.domain.noise import Salt, uniform_at
-from tandem_runtime.domain.sampling import Distribution, Probability, coupled_choice, distribution, draw
-from tandem_runtime.domain.tokens import SamplingParameters, SparseRow, TokenId
+from tandem_runtime.domain.block import verify_block
+from tandem_runtime.domain.candidates import verify_candidates, without_replacement
+from tandem_runtime.domain.errors import BadRequest, NotANumber
+from tandem_runtime.domain.noise import Salt
+from tandem_runtime.domain.sampling import Distribution, coupled_choice, distribution, draw
+from tandem_runtime.domain.tokens import Proposal, SamplingParameters, SparseRow, TokenId, Verification
+from tandem_runtime.domain.trees import Guesses
 from tandem_runtime.domain.verification import (
     Chance,
     Verified,
+    admissible,
     keyed_chance,
     law_of,
+    refuse_bad_proposal,
+    refuse_bad_row,
     residual,
+    round_uniform,
     verify_coupled,
     verify_rejection,
 )
 
 Prefix: TypeAlias = tuple[TokenId, ...]
-Model: TypeAlias = Callable[[Prefix], Distribution]
 Rule: TypeAlias = Callable[[Sequence[TokenId], Sequence[Distribution], Sequence[Distribution], Chance], Verified]
-
-
-class Unread(Exception):
-    """A uniform number was looked at that has no value yet."""
-
-    def __init__(self, name: tuple[str, int]) -> None:
-        super().__init__(name)
-        self.name = name
-
-
-class Tape(Sequence[Probability]):
-    """Uniform numbers that get their values when they are looked at, so that only what matters is enumerated."""
-
-    def __init__(self, name: str, values: dict[tuple[str, int], Fraction]) -> None:
-        self._name = name
-        self._values = values
-
-    def __getitem__(self, index: int) -> Probability:  # type: ignore[override]  # no slice is ever taken
-        if (self._name, index) not in self._values:
-            raise Unread((self._name, index))
-        return self._values[self._name, index]
-
-    def __len__(self) -> int:
-        return 99
-
-
-@cache
-def intervals(denominator: int) -> list[tuple[Fraction, Fraction]]:
-    """(middle, length) of the intervals between all fractions with denominators up to `denominator`: a step function
-    of u whose steps lie at such fractions is integrated exactly by its values at the middles."""
-    steps = sorted({Fraction(a, b) for b in range(1, denominator + 1) for a in range(b + 1)})
-    return [((low + high) / 2, high - low) for low, high in pairwise(steps)]
-
-
-def outcomes(
-    rule: Rule, ids: Prefix, q: Sequence[Distribution], p: Sequence[Distribution], denominator: int
-) -> dict[Verified, Fraction]:
-    """Every outcome of a rule with its probability over the uniform numbers that it looks at."""
-    found: dict[Verified, Fraction] = defaultdict(Fraction)
-    waiting: list[tuple[dict[tuple[str, int], Fraction], Fraction]] = [({}, Fraction(1))]
-    while waiting:
-        values, weight = waiting.pop()
-        try:
-            verified = rule(ids, q, p, Chance(Tape("accept", values), Tape("follow", values)))
-        except Unread as unread:
-            waiting += [({**values, unread.name: u}, weight * length) for u, length in intervals(denominator)]
-        else:
-            found[verified] += weight
-    return found
-
-
-def probability(model: Model, ids: Prefix) -> Fraction:
-    """Of a sequence from the empty prefix."""
-    found = Fraction(1)
-    for count, token in enumerate(ids):
-        found *= Fraction(model(ids[:count]).get(token, 0))
-    return found
-
-
-def emitted_law(
-    rule: Rule, target: Model, draft: Model, *, vocab: int, k: int, denominator: int
-) -> dict[Prefix, Fraction]:
-    """The law of the first K + 1 tokens when one round is followed by plain decoding."""
-    law: dict[Prefix, Fraction] = {}
-    for ids in product(range(vocab), repeat=k):
-        drawn = probability(draft, ids)
-        if drawn == 0:
-            continue
-        q = [draft(ids[:count]) for count in range(k)]
-        p = [target(ids[:count]) for count in range(k + 1)]
-        for verified, weight in outcomes(rule, ids, q, p, denominator).items():
-            start = (*ids[: verified.accepted], verified.token)
-            for rest in product(range(vocab), repeat=k + 1 - len(start)):
-                full = start + rest
-                after = probability(target, full) / probability(target, start) if probability(target, start) else 0
-                law[full] = law.get(full, Fraction(0)) + drawn * weight * after
-    return {ids: mass for ids, mass in law.items() if mass}
-
-
-def target_law(target: Model, *, vocab: int, length: int) -> dict[Prefix, Fraction]:
-    law = {ids: probability(target, ids) for ids in product(range(vocab), repeat=length)}
-    return {ids: mass for ids, mass in law.items() if mass}
-
-
-def of_weights(*rows: tuple[int, ...]) -> Model:
-    """A model whose law after a prefix is the row numbered by a hash of the prefix; weights of a row add up alike."""
-
-    def law(prefix: Prefix) -> Distribution:
-        row = rows[(len(prefix) + 2 * sum(prefix)) % len(rows)]
-        return {token: Fraction(weight, sum(row)) for token, weight in enumerate(row) if weight}
-
-    return law
-
-
-PAIRS = [
-    pytest.param(of_weights((1, 2)), of_weights((2, 1)), 2, 2, 3, id="thirds swapped"),
-    pytest.param(
-        of_weights((1, 2, 3), (3, 3, 0)), of_weights((2, 2, 2), (0, 3, 3)), 3, 2, 6, id="zero mass on each side"
-    ),
-    pytest.param(of_weights((0, 4), (3, 1)), of_weights((4, 0), (1, 3)), 2, 3, 4, id="disjoint supports"),
-    pytest.param(of_weights((1, 1, 2)), of_weights((1, 1, 2)), 3, 2, 4, id="equal laws"),
-    pytest.param(of_weights((1, 1, 1, 1), (2, 2, 0, 0)), of_weights((0, 4, 0, 0)), 4, 3, 4, id="one-hot draft"),
-    pytest.param(of_weights((4, 0, 0)), of_weights((1, 2, 1), (0, 2, 2)), 3, 3, 4, id="greedy target"),
-    pytest.param(of_weights((1, 2, 1), (2, 0, 2)), of_weights((2, 2, 0)), 3, 0, 4, id="nothing proposed"),
-    pytest.param(
-        of_weights((1, 0, 2, 1), (2, 1, 1, 0)), of_weights((2, 1, 0, 1), (0, 1, 3, 0)), 4, 2, 4, id="four tokens"
-    ),
-]
-
-
-@pytest.mark.parametrize(("target", "draft", "vocab", "k", "denominator"), PAIRS)
-def test_rejection_emits_the_targets_law_exactly(
-    target: Model, draft: Model, vocab: int, k: int, denominator: int
-) -> None:
-    found = emitted_law(verify_rejection, target, draft, vocab=vocab, k=k, denominator=denominator)
-    assert found == target_law(target, vocab=vocab, length=k + 1)
-
-
-def rows_of_four() -> st.SearchStrategy[tuple[int, ...]]:
-    """Three weights that add up to 4: where two cuts fall."""
-    cuts = st.lists(st.integers(0, 4), min_size=2, max_size=2).map(sorted)
-    return cuts.map(lambda cut: (cut[0], cut[1] - cut[0], 4 - cut[1]))
-
-
-models = st.lists(rows_of_four(), min_size=1, max_size=3)
-
-
-@settings(max_examples=40, deadline=None)
-@given(p=models, q=models, k=st.integers(0, 2))
-def test_rejection_emits_the_targets_law_for_any_pair_of_models(
-    p: list[tuple[int, ...]], q: list[tuple[int, ...]], k: int
-) -> None:
-    target, draft = of_weights(*p), of_weights(*q)
-    found = emitted_law(verify_rejection, target, draft, vocab=3, k=k, denominator=4)
-    assert found == target_law(target, vocab=3, length=k + 1)
-
-
-def test_rejection_accepts_ten_ninths_of_two_proposed_tokens_for_swapped_thirds() -> None:
-    # A constant from Sun et al. 2024: p = (1/3, 2/3), q = (2/3, 1/3), K = 2, token by token.
-    target, draft = of_weights((1, 2)), of_weights((2, 1))
-    expected = Fraction(0)
-    for ids in product(range(2), repeat=2):
-        q, p = [draft(()), draft(())], [target(())] * 3
-        for verified, weight in outcomes(verify_rejection, ids, q, p, 3).items():
-            expected += verified.accepted * weight * probability(draft, ids)
-    assert expected == Fraction(10, 9)
-
-
-def with_raw_target_after_a_rejection(
-    ids: Sequence[TokenId], q: Sequence[Distribution], p: Sequence[Distribution], chance: Chance
-) -> Verified:
-    for i, token in enumerate(ids):
-        if chance.accept[i] * q[i][token] >= p[i].get(token, 0):
-            return Verified(i, draw(p[i], chance.follow[i]))
-    return Verified(len(ids), draw(p[len(ids)], chance.follow[len(ids)]))
-
-
-def with_acceptance_by_the_targets_probability(
-    ids: Sequence[TokenId], q: Sequence[Distribution], p: Sequence[Distribution], chance: Chance
-) -> Verified:
-    for i, token in enumerate(ids):
-        if chance.accept[i] >= p[i].get(token, 0):
-            return Verified(i, draw(residual(p[i], q[i]), chance.follow[i]))
-    return Verified(len(ids), draw(p[len(ids)], chance.follow[len(ids)]))
-
-
-def with_the_bonus_from_the_last_proposed_position(
-    ids: Sequence[TokenId], q: Sequence[Distribution], p: Sequence[Distribution], chance: Chance
-) -> Verified:
-    return verify_rejection(ids, q, [*p[:-1], p[-2]], chance)
-
-
-def with_one_number_for_acceptance_and_residual(
-    ids: Sequence[TokenId], q: Sequence[Distribution], p: Sequence[Distribution], chance: Chance
-) -> Verified:
-    return verify_rejection(ids, q, p, Chance(chance.accept, chance.accept))
-
-
-def with_any_match_accepted(
-    ids: Sequence[TokenId], q: Sequence[Distribution], p: Sequence[Distribution], chance: Chance
-) -> Verified:
-    return Verified(len(ids), draw(p[len(ids)], chance.follow[len(ids)]))
-
-
-@pytest.mark.parametrize(
-    "mutant",
-    [
-        with_raw_target_after_a_rejection,
-        with_acceptance_by_the_targets_probability,
-        with_the_bonus_from_the_last_proposed_position,
-        with_one_number_for_acceptance_and_residual,
-        with_any_match_accepted,
-    ],
-)
-def test_the_enumeration_sees_a_wrong_rule(mutant: Rule) -> None:
-    target, draft = of_weights((1, 2, 3), (3, 3, 0)), of_weights((6, 0, 0), (0, 3, 3))
-    found = emitted_law(mutant, target, draft, vocab=3, k=2, denominator=6)
-    assert found != target_law(target, vocab=3, length=3)
-
-
-def test_the_enumeration_sees_a_draft_that_declares_another_law_than_it_drew_from() -> None:
-    target, draft = of_weights((1, 2, 1)), of_weights((2, 1, 1))
-
-    def declared_uniform(
-        ids: Sequence[TokenId], q: Sequence[Distribution], p: Sequence[Distribution], chance: Chance
-    ) -> Verified:
-        return verify_rejection(ids, [{token: Fraction(1, 3) for token in range(3)}] * len(q), p, chance)
-
-    found = emitted_law(declared_uniform, target, draft, vocab=3, k=1, denominator=12)
-    assert found != target_law(target, vocab=3, length=2)
 
 
 @pytest.mark.parametrize(
@@ -264,28 +58,170 @@ def test_coupled_emits_the_targets_own_choices_whatever_is_proposed(choices: lis
     assert emitted == [*choices, 9][: len(emitted)]
 
 
+RULES = [verify_rejection, verify_block]
+HALF = {0: 0.5, 1: 0.5}
+NAN, INF = float("nan"), float("inf")
+
+
 def test_equal_laws_up_to_rounding_leave_no_residual_and_fall_back_to_the_target() -> None:
     p = {0: 0.25, 1: 0.75}
     assert residual(p, {0: 0.25 + 1e-17, 1: 0.75}) == p
-    assert verify_rejection([0], [{0: 1.0}], [{0: 1.0}, {0: 1.0}], Chance([0.999], [0.5, 0.5])) == Verified(1, 0)
+    assert residual(p, {0: 0.125, 1: 0.75}, share=0.5) == p
 
 
-@pytest.mark.parametrize("row", [{}, {1: 0.0}, {1: float("nan")}])
-def test_a_token_that_its_own_law_excludes_is_refused(row: dict[TokenId, float]) -> None:
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("u", [2**-53, 0.5, 1 - 2**-53])
+def test_equal_laws_accept_everything_whatever_the_chance(rule: Rule, u: float) -> None:
+    assert rule([0, 1], [HALF] * 2, [HALF] * 3, Chance([u] * 2, [0.75] * 3)) == Verified(2, 1)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_token_that_the_target_excludes_never_stands(rule: Rule) -> None:
+    p = [{1: 1.0}, {0: 1.0}, {0: 1.0}]
+    assert rule([0, 0], [HALF] * 2, p, Chance([2**-53] * 2, [2**-53] * 3)) == Verified(0, 1)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_law_behind_a_token_without_a_chance_is_not_looked_at(rule: Rule) -> None:
+    p = [{1: 1.0}, {0: NAN}, {}]
+    assert rule([0, 0], [HALF] * 2, p, Chance([2**-53] * 2, [2**-53] * 3)) == Verified(0, 1)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("law", [{}, {0: NAN, 1: 0.5}, {0: INF}, {0: 1.5, 1: -0.5}], ids=str)
+def test_a_target_without_a_law_is_refused(rule: Rule, law: Distribution) -> None:
+    with pytest.raises(NotANumber, match="position 1 of the proposal"):
+        rule([0], [HALF], [HALF, law], Chance([2**-53], [0.5, 0.5]))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("row", [{}, {1: 0.0}, {1: NAN}], ids=str)
+def test_a_token_that_its_own_law_excludes_is_refused(rule: Rule, row: Distribution) -> None:
     with pytest.raises(BadRequest, match="token 1 was proposed at position 0") as refusal:
-        verify_rejection([1], [row], [{0: 0.5, 1: 0.5}] * 2, Chance([0.5], [0.5, 0.5]))
+        rule([1], [row], [HALF] * 2, Chance([0.5], [0.5, 0.5]))
     assert refusal.value.parameter == "proposal.q[0]"
 
 
-def test_a_row_of_the_wire_becomes_a_law_in_order_of_ids() -> None:
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    ("rows", "laws", "parameter"),
+    [(0, 2, "proposal.q"), (2, 2, "proposal.q"), (1, 1, "proposal.ids"), (1, 3, "proposal.ids")],
+)
+def test_lengths_that_disagree_are_refused(rule: Rule, rows: int, laws: int, parameter: str) -> None:
+    with pytest.raises(BadRequest) as refusal:
+        rule([0], [HALF] * rows, [HALF] * laws, Chance([0.5], [0.5, 0.5]))
+    assert refusal.value.parameter == parameter
+
+
+def test_coupled_needs_one_choice_more_than_guesses() -> None:
+    with pytest.raises(BadRequest, match="2 ids is judged by 3 rows of the target, and 2 are here"):
+        verify_coupled([1, 2], [1, 2])
+
+
+def test_a_later_success_rescues_an_earlier_failure_in_a_block() -> None:
+    # w_1 = 1/2 and w_2 = min(1, 1/2 * 2) = 1: the first token alone would fall, with the second it stands for sure.
+    p = [{0: 0.25, 1: 0.75}, {0: 1.0}, {1: 1.0}]
+    chance = Chance([0.99, 0.99], [0.5] * 3)
+    assert verify_block([0, 0], [HALF] * 2, p, chance) == Verified(2, 1)
+    assert verify_rejection([0, 0], [HALF] * 2, p, chance) == Verified(0, 1)
+
+
+def test_a_row_of_the_wire_becomes_a_law_in_order_of_ids_that_adds_up_to_one() -> None:
     assert list(law_of(SparseRow((7, 2), (0.25, 0.75))).items()) == [(2, 0.75), (7, 0.25)]
+    assert law_of(SparseRow((7, 2), (0.5, 0.25))) == {2: 0.25 / 0.75, 7: 0.5 / 0.75}
 
 
-def test_the_chance_of_a_position_is_the_same_in_whatever_round_it_is_reached() -> None:
+def test_no_number_of_chance_is_used_in_two_rounds_or_twice_in_one() -> None:
     parameters = SamplingParameters(seed=3)
-    early, late = keyed_chance(parameters, 10, 4), keyed_chance(parameters, 12, 2)
-    assert (early.accept[2:], early.follow[2:]) == (late.accept, late.follow)
-    assert (len(early.accept), len(early.follow)) == (4, 5)
+    rounds = [keyed_chance(parameters, offset, 4) for offset in (10, 11, 12, 15)]
+    numbers = [u for chance in rounds for u in (*chance.accept, *chance.follow)]
+    assert len(numbers) == len(set(numbers)) == 4 * 9
+    assert keyed_chance(parameters, 10, 2).accept == rounds[0].accept[:2]
+
+
+def row(*probabilities: float) -> SparseRow:
+    return SparseRow(tuple(range(len(probabilities))), probabilities)
+
+
+@pytest.mark.parametrize(
+    ("proposal", "parameter", "value"),
+    [
+        (Proposal((3,), (row(1.0),)), "proposal.ids[0]", "3"),
+        (Proposal((0, -1), (row(1.0), row(1.0))), "proposal.ids[1]", "-1"),
+        (Proposal((0,)), "proposal.q", "0 rows for 1"),
+        (Proposal((0,), (row(1.0), row(1.0))), "proposal.q", "2 rows for 1"),
+        (Proposal((), (row(1.0),)), "proposal.q", "1 rows for 0"),
+        (Proposal((0,), (row(0.5, 0.25),)), "proposal.q[0]", "0.75"),
+        (Proposal((0,), (row(0.75, 0.5),)), "proposal.q[0]", "1.25"),
+        (Proposal((0,), (row(),)), "proposal.q[0]", "adds up to 0"),
+        (Proposal((0,), (row(NAN, 1.0),)), "proposal.q[0]", "nan"),
+        (Proposal((0,), (row(INF),)), "proposal.q[0]", "inf"),
+        (Proposal((0,), (row(1.5, -0.5),)), "proposal.q[0]", "1.5"),
+        (Proposal((0,), (row(1.0005, -0.0005),)), "proposal.q[0]", "-0.0005"),
+        (Proposal((0,), (SparseRow((0, 0), (0.5, 0.5)),)), "proposal.q[0]", "twice"),
+        (Proposal((0,), (SparseRow((0, 1), (1.0,)),)), "proposal.q[0]", "2 ids but 1"),
+        (Proposal((0,), (row(0.0, 1.0),)), "proposal.q[0]", "token 0"),
+        (Proposal((0, 2), (row(1.0), row(0.5, 0.5))), "proposal.q[1]", "token 2"),
+    ],
+    ids=str,
+)
+def test_a_proposal_that_nobody_can_have_drawn_is_refused(proposal: Proposal, parameter: str, value: str) -> None:
+    for verification in (Verification.REJECTION, Verification.BLOCK):
+        with pytest.raises(BadRequest, match=re.escape(value)) as refusal:
+            refuse_bad_proposal(proposal, verification, vocab_size=3)
+        assert refusal.value.parameter == parameter
+
+
+def test_a_coupled_proposal_is_refused_for_its_ids_alone() -> None:
+    refuse_bad_proposal(Proposal((0, 2)), Verification.COUPLED, vocab_size=3)
+    refuse_bad_proposal(Proposal((0,), (row(0.1),)), Verification.COUPLED, vocab_size=3)
+    with pytest.raises(BadRequest, match="0 to 2"):
+        refuse_bad_proposal(Proposal((0, 3)), Verification.COUPLED, vocab_size=3)
+
+
+def test_rounding_is_no_reason_to_refuse_a_row() -> None:
+    thirds = np.array([1, 1, 1], np.float64) / 3
+    for kind in (np.float16, np.float32):
+        refuse_bad_row(row(*thirds.astype(kind).tolist()), "q")
+
+
+@pytest.mark.parametrize(
+    ("proposal", "kept"),
+    [
+        (Proposal((0, 3, 1)), 1),
+        (Proposal((0, 1)), 2),
+        (Proposal((0, 1), (row(0.5, 0.5), row(0.0, 0.5, 0.0, 0.5))), 1),
+        (Proposal((3,), (SparseRow((3,), (1.0,)),)), 0),
+        (Proposal((-1,)), 0),
+    ],
+    ids=str,
+)
+def test_a_proposal_is_cut_where_an_id_beyond_the_vocabulary_could_have_come(proposal: Proposal, kept: int) -> None:
+    cut = admissible(proposal, vocab_size=3)
+    assert cut.ids == proposal.ids[:kept]
+    assert cut.q == (None if proposal.q is None else proposal.q[:kept])
+
+
+@pytest.mark.parametrize("laws", [0, 2])
+def test_candidates_and_laws_of_different_numbers_are_refused(laws: int) -> None:
+    with pytest.raises(BadRequest, match="one law per candidate"):
+        verify_candidates([0], [HALF] * laws, HALF, Chance([0.5], [0.5]))
+
+
+def test_a_candidate_drawn_twice_without_replacement_is_refused() -> None:
+    one = {0: 1.0}
+    with pytest.raises(BadRequest, match="token 0 was proposed at position 1"):
+        verify_candidates([0, 0], without_replacement(one, [0, 0]), {1: 1.0}, Chance([0.5, 0.5], [0.5]))
+
+
+def test_candidates_for_a_target_without_a_law_are_refused() -> None:
+    with pytest.raises(NotANumber):
+        verify_candidates([0], [HALF], {0: NAN}, Chance([0.5], [0.5]))
+
+
+def test_a_tree_without_a_subtree_for_each_candidate_is_refused() -> None:
+    with pytest.raises(BadRequest, match="2 candidates came with 1 trees"):
+        Guesses((0, 1), (Guesses(),))
 
 
 REQUESTS = 20_000
@@ -301,14 +237,15 @@ def coupled_first(wanted: SamplingParameters) -> TokenId:
     return (*proposed[: verified.accepted], verified.token)[0]
 
 
-def rejection_first(
-    wanted: SamplingParameters, drawn: Distribution, declared: Distribution, p: Distribution
+def drawn_first(
+    rule: Rule, wanted: SamplingParameters, drawn: Distribution, declared: Distribution, p: Distribution
 ) -> TokenId:
-    proposed = [draw(drawn, uniform_at(wanted.seed, 0, Salt.DRAFT, 0))]
-    verified = verify_rejection(proposed, [declared], [p, p], keyed_chance(wanted, 0, 1))
+    proposed = [draw(drawn, round_uniform(wanted, Salt.DRAFT, 0, at)) for at in range(2)]
+    verified = rule(proposed, [declared] * 2, [p] * 3, keyed_chance(wanted, 0, 2))
     return (*proposed[: verified.accepted], verified.token)[0]
 
 
+OF_MODE = {Verification.REJECTION: verify_rejection, Verification.BLOCK: verify_block}
 CUTS = [SamplingParameters(0, top_k=2), SamplingParameters(0, top_p=0.65)]
 
 
@@ -317,12 +254,13 @@ def within_four_errors(count: int) -> bool:
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=["top_k", "top_p"])
-@pytest.mark.parametrize("mode", ["Coupled", "Rejection"])
-def test_tokens_are_drawn_and_judged_from_the_same_distributions(cut: SamplingParameters, mode: str) -> None:
+@pytest.mark.parametrize("mode", list(Verification))
+def test_tokens_are_drawn_and_judged_from_the_same_distributions(cut: SamplingParameters, mode: Verification) -> None:
     """Case C02 (transformers #47932): judged by the raw q, the frequencies would be swapped."""
     q, p = distribution(GUESSES, cut), distribution(LOGITS, cut)
     requests = [replace(cut, seed=seed) for seed in range(REQUESTS)]
-    tokens = [coupled_first(one) if mode == "Coupled" else rejection_first(one, q, q, p) for one in requests]
+    rule = OF_MODE.get(mode)
+    tokens = [coupled_first(one) if rule is None else drawn_first(rule, one, q, q, p) for one in requests]
     assert within_four_errors(tokens.count(0))
     assert set(tokens) == {0, 1}
 
@@ -330,4 +268,6 @@ def test_tokens_are_drawn_and_judged_from_the_same_distributions(cut: SamplingPa
 def test_the_frequencies_see_a_draft_that_declares_its_unfiltered_law() -> None:
     q, p = distribution(GUESSES, CUTS[0]), distribution(LOGITS, CUTS[0])
     requests = [replace(CUTS[0], seed=seed) for seed in range(REQUESTS)]
-    assert not within_four_errors([rejection_first(one, q, dict(enumerate(Q)), p) for one in requests].count(0))
+    assert not within_four_errors(
+        [drawn_first(verify_rejection, one, q, dict(enumerate(Q)), p) for one in requests].count(0)
+    )

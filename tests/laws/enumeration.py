@@ -48,7 +48,7 @@ class Uniform:
 
     def __lt__(self, threshold: int | Fraction) -> bool:
         if self.scale == 0:
-            return 0 < threshold
+            return threshold > 0
         edge = Fraction(threshold) / self.scale
         if self.low < edge < self.high:
             raise _Fork(self.name, edge)

@@ -8,10 +8,11 @@ from fractions import Fraction
 from functools import cache
 from typing import TypeAlias
 
+from tests.laws.enumeration import Model, Numbers, Prefix, continued, law_of_process, of_weights
+
 from tandem_runtime.domain.sampling import Distribution, draw, filtered, rank
 from tandem_runtime.domain.tokens import SamplingParameters, TokenId
 from tandem_runtime.domain.verification import Chance, Verified
-from tests.laws.enumeration import Model, Numbers, Prefix, continued, law_of_process, of_weights
 
 Rule: TypeAlias = Callable[[Sequence[TokenId], Sequence[Distribution], Sequence[Distribution], Chance], Verified]
 
@@ -29,7 +30,14 @@ def up_to_an_end(guessed: Prefix, k: int) -> bool:
 
 
 def emitted(
-    numbers: Numbers, rule: Rule, target: Model, draft: Model, *, k: int, before: Prefix = (), goes_on: Proposed = up_to_k
+    numbers: Numbers,
+    rule: Rule,
+    target: Model,
+    draft: Model,
+    *,
+    k: int,
+    before: Prefix = (),
+    goes_on: Proposed = up_to_k,
 ) -> Prefix:
     """What one round emits after `before`. Its numbers are its own: they are named by the offset that it begins at."""
     offset: Hashable = len(before)
@@ -90,3 +98,18 @@ def penalised(prefix: Prefix, token: TokenId, mass: Fraction) -> Fraction:
 def without_repeats(prefix: Prefix, token: TokenId, mass: Fraction) -> Fraction:
     """A grammar: no token follows itself."""
     return Fraction(0) if prefix[-1:] == (token,) else mass
+
+
+PROCESSORS: dict[str, Callable[[Model], Model]] = {
+    "temperature": lambda raw: reweighted(raw, cooled),
+    "penalty": lambda raw: reweighted(raw, penalised),
+    "grammar": lambda raw: reweighted(raw, without_repeats),
+    "top-k": lambda raw: processed(raw, SamplingParameters(seed=0, top_k=2)),
+    "top-p": lambda raw: processed(raw, SamplingParameters(seed=0, top_p=0.75)),
+    "min-p": lambda raw: processed(raw, SamplingParameters(seed=0, min_p=0.5)),
+    "all": lambda raw: processed(
+        reweighted(reweighted(reweighted(raw, without_repeats), penalised), cooled),
+        SamplingParameters(seed=0, top_k=3, top_p=0.75, min_p=0.125),
+    ),
+}
+"""Named processor sets, each from a raw model to what it leaves."""

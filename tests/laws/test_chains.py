@@ -1,30 +1,27 @@
 """Rejection and block: the emitted law equals the target's, exactly, whatever the draft is."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.laws.enumeration import Model, Numbers, Prefix, continued, law_of_process, plain_law
+from tests.laws.rounds import (
+    PROCESSORS,
+    Rule,
+    accepted_on_average,
+    emitted,
+    emitted_law,
+    model,
+    processed,
+    up_to_an_end,
+)
 
 from tandem_runtime.domain.block import verify_block
 from tandem_runtime.domain.sampling import Distribution
 from tandem_runtime.domain.tokens import SamplingParameters
 from tandem_runtime.domain.verification import verify_rejection
-from tests.laws.enumeration import Model, Numbers, Prefix, continued, law_of_process, plain_law
-from tests.laws.rounds import (
-    Rule,
-    accepted_on_average,
-    cooled,
-    emitted,
-    emitted_law,
-    model,
-    penalised,
-    processed,
-    reweighted,
-    up_to_an_end,
-    without_repeats,
-)
 
 RULES = [pytest.param(verify_rejection, id="rejection"), pytest.param(verify_block, id="block")]
 
@@ -47,18 +44,6 @@ def test_the_targets_law_is_emitted_exactly(rule: Rule, target: Model, draft: Mo
     assert emitted_law(rule, target, draft, k=k) == plain_law(target, length=k + 1)
 
 
-PROCESSORS: dict[str, Callable[[Model], Model]] = {
-    "temperature": lambda raw: reweighted(raw, cooled),
-    "penalty": lambda raw: reweighted(raw, penalised),
-    "grammar": lambda raw: reweighted(raw, without_repeats),
-    "top-k": lambda raw: processed(raw, SamplingParameters(seed=0, top_k=2)),
-    "top-p": lambda raw: processed(raw, SamplingParameters(seed=0, top_p=0.75)),
-    "min-p": lambda raw: processed(raw, SamplingParameters(seed=0, min_p=0.5)),
-    "all": lambda raw: processed(
-        reweighted(reweighted(reweighted(raw, without_repeats), penalised), cooled),
-        SamplingParameters(seed=0, top_k=3, top_p=0.75, min_p=0.125),
-    ),
-}
 RAW, GUESSED = model((1, 2, 3, 2), (4, 1, 2, 1), (0, 3, 2, 3)), model((3, 2, 2, 1), (1, 3, 0, 4))
 
 
@@ -202,6 +187,4 @@ def test_the_targets_law_is_emitted_on_the_whole_grid(rule: Rule, vocab: int, k:
 def test_the_draws_of_a_zero_mass_token_are_never_emitted() -> None:
     target, draft = model((1, 0, 1)), model((0, 1, 0))
     law: Distribution = target(())
-    assert emitted_law(verify_block, target, draft, k=2).keys() == {
-        (a, b, c) for a in law for b in law for c in law
-    }
+    assert emitted_law(verify_block, target, draft, k=2).keys() == {(a, b, c) for a in law for b in law for c in law}

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from copy import deepcopy
@@ -325,18 +326,23 @@ async def test_coupled_output_does_not_depend_on_a_hostile_draft(pair: Pair, tem
     assert output[:12] == expected
 
 
-async def test_rejection_at_temperature_zero_is_greedy(pair: Pair) -> None:
+DRAWN = [Verification.REJECTION, Verification.BLOCK]
+
+
+@pytest.mark.parametrize("mode", DRAWN)
+async def test_drawn_proposals_at_temperature_zero_are_greedy(pair: Pair, mode: Verification) -> None:
     greedy = SamplingParameters(seed=5, temperature=0.0)
     with target_of(pair.target()) as target, draft_of(pair.draft()) as draft:
         expected = await plain(target, opening("a", parameters=greedy), 16)
-        request = opening("a", parameters=greedy, verification=Verification.REJECTION)
+        request = opening("a", parameters=greedy, verification=mode)
         output, proposed, accepted = await speculate(target, draft, request, count=16, k=4)
     assert output == expected
     assert 0 < accepted <= proposed
 
 
-async def test_rejection_carries_the_law_that_each_token_was_drawn_from(pair: Pair) -> None:
-    request = opening("a", verification=Verification.REJECTION)
+@pytest.mark.parametrize("mode", DRAWN)
+async def test_a_proposal_carries_the_law_that_each_token_was_drawn_from(pair: Pair, mode: Verification) -> None:
+    request = opening("a", verification=mode)
     with draft_of(pair.draft()) as draft:
         await draft.open(request)
         proposal = await draft.propose(propose_of(0, (), 4))
@@ -471,16 +477,43 @@ async def test_an_answer_may_fill_the_context_to_the_last_token(pair: Pair) -> N
             await target.verify(round_of(1, 4, (1, 2)))
 
 
-@pytest.mark.parametrize("verification", list(Verification))
-async def test_a_proposed_id_outside_the_vocabulary_is_rejected(pair: Pair, verification: Verification) -> None:
-    greedy = SamplingParameters(seed=1, temperature=0.0)
+BAD_PROPOSALS = [
+    pytest.param((VOCAB,), None, "proposal.ids[0]", id="an id beyond the vocabulary"),
+    pytest.param((1, VOCAB + 9), None, "proposal.ids[1]", id="a second id beyond the vocabulary"),
+    pytest.param((1,), (), "proposal.q", id="no row of q"),
+    pytest.param((1,), (SparseRow((1,), (1.0,)),) * 2, "proposal.q", id="a row too many"),
+    pytest.param((1,), (SparseRow((1, 2), (0.5, 0.25)),), "proposal.q[0]", id="q that adds up to less than one"),
+    pytest.param((1,), (SparseRow((2,), (1.0,)),), "proposal.q[0]", id="q that excludes the id"),
+    pytest.param((1,), (SparseRow((1,), (math.nan,)),), "proposal.q[0]", id="q that is no number"),
+]
+
+
+@pytest.mark.parametrize(
+    ("verification", "ids", "q", "parameter"),
+    [
+        pytest.param(mode, *bad.values, id=f"{mode}, {bad.id}")
+        for mode in Verification
+        for bad in BAD_PROPOSALS
+        if mode is not Verification.COUPLED or bad.values[1] is None  # a coupled proposal carries no q
+    ],
+)
+async def test_a_bad_proposal_is_refused_and_the_session_goes_on(
+    pair: Pair,
+    verification: Verification,
+    ids: tuple[TokenId, ...],
+    q: tuple[SparseRow, ...] | None,
+    parameter: str,
+) -> None:
     with target_of(pair.target()) as target:
-        tokens = await plain(target, opening("a", parameters=greedy), 3)
-        await target.open(opening("b", parameters=greedy, verification=verification))
-        ids = (tokens[0], VOCAB + 9, tokens[2])
-        q = tuple(SparseRow((token,), (1.0,)) for token in ids)
-        verdict = await target.verify(round_of(0, 0, ids, name="b", q=q))
-    assert (verdict.accepted, verdict.token) == (1, tokens[1])
+        tokens = await plain(target, opening("a", verification=verification), 4)
+        await target.open(opening("b", verification=verification))
+        first = await target.verify(round_of(0, 0, (), name="b"))
+        rows = tuple(SparseRow((token,), (1.0,)) for token in ids) if q is None else q
+        with pytest.raises(BadRequest) as refusal:
+            await target.verify(round_of(1, 1, ids, name="b", q=rows))
+        assert refusal.value.parameter == parameter
+        rest = [await target.verify(round_of(number, number, (), name="b")) for number in (1, 2, 3)]
+    assert [verdict.token for verdict in (first, *rest)] == tokens
 
 
 async def test_what_is_told_of_the_engine_is_what_it_was_given(pair: Pair) -> None:

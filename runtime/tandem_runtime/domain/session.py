@@ -200,8 +200,7 @@ class Session:
         self._draft_base = len(self._output)
 
     def proposed(self, proposal: Proposal) -> None:
-        """What the draft offers, as far as the target can know it. Raises DraftLost if it is more than was asked for,
-        or nothing that can have been drawn."""
+        """What the draft offers. Raises DraftLost if it is more than was asked for."""
         if len(proposal.ids) > self._k:
             raise DraftLost(f"the draft offered {len(proposal.ids)} tokens where {self._k} were asked for")
         proposal = self._admitted(proposal)
@@ -286,6 +285,7 @@ class Session:
         )
 
     def _admitted(self, proposal: Proposal) -> Proposal:
+        """As much of it as the target can know. Raises DraftLost where nobody can have drawn it."""
         vocab_size = self.request.vocab_size
         if vocab_size is None:
             return proposal
