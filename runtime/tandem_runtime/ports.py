@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from tandem_runtime.domain.tokens import (
     Capabilities,
+    Grammar,
     Opened,
     OpenSession,
     Proposal,
@@ -107,6 +108,28 @@ class StepModel(Protocol):
     def release(self, slot: int) -> None: ...
 
 
+class Matcher(Protocol):
+    """Follows one output through a grammar."""
+
+    def admitted(self) -> npt.NDArray[np.bool_]:
+        """[vocab]: what may follow what was said so far. All false behind a token that the grammar did not admit."""
+        ...
+
+    def advance(self, token: TokenId) -> None: ...
+
+    def roll_back(self, count: int) -> None:
+        """Take back the last `count` tokens."""
+        ...
+
+
+class Grammars(Protocol):
+    """Compiles grammars over one vocabulary."""
+
+    def compile(self, grammar: Grammar) -> Matcher:
+        """A matcher at the start of an output. May take long, and may be called on any thread. Raises BadRequest."""
+        ...
+
+
 class Tokenizer(Protocol):
     """Text to ids and back."""
 
@@ -114,6 +137,10 @@ class Tokenizer(Protocol):
     def end_tokens(self) -> frozenset[TokenId]: ...
 
     def encode(self, text: str) -> tuple[TokenId, ...]: ...
+
+    def spellings(self, text: str) -> tuple[tuple[TokenId, ...], ...]:
+        """The ways in which `text` may stand within another: as it is, and behind a space. No special tokens."""
+        ...
 
     def encode_chat(self, messages: Sequence[dict[str, object]]) -> tuple[TokenId, ...]:
         """Through the model's chat template, ready for the assistant's turn. Raises BadRequest if there is none."""

@@ -34,6 +34,7 @@ from tandem_runtime.engines.pace import UNPACED, Pace, cost_named
 from tandem_runtime.engines.scripted import SCHEME, load_scripted_model
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
+from tandem_runtime.grammar import folder_grammars
 from tandem_runtime.memory import working_set_bytes
 from tandem_runtime.model_folder import digests_of
 from tandem_runtime.ports import Clock, StepModel
@@ -122,13 +123,16 @@ def _load(options: EngineOptions) -> tuple[StepModel, EngineFacts]:
         )
     folder = Path(options.model)
     digests = digests_of(folder)
+    end_tokens = FolderTokenizer(folder).end_tokens
+    model = _load_folder(folder, options)
     facts = EngineFacts(
         model_digest=digests.model,
         tokenizer_digest=digests.tokenizer,
         incarnation=incarnation,
-        end_tokens=FolderTokenizer(folder).end_tokens,
+        end_tokens=end_tokens,
+        grammars=folder_grammars(folder, end_tokens=end_tokens, vocab_size=model.vocab_size),
     )
-    return _load_folder(folder, options), facts
+    return model, facts
 
 
 def _load_folder(folder: Path, options: EngineOptions) -> StepModel:

@@ -35,6 +35,10 @@ class TableTokenizer:
             rest = rest[len(self._table[longest]) :]
         return tuple(ids)
 
+    def spellings(self, text: str) -> tuple[tuple[TokenId, ...], ...]:
+        """One: a table's letters stand for themselves."""
+        return (self.encode(text),)
+
     def encode_chat(self, messages: Sequence[dict[str, object]]) -> tuple[TokenId, ...]:
         """The contents one after another, without marks."""
         return self.encode("".join(str(message["content"]) for message in messages))

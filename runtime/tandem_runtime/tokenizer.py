@@ -43,6 +43,12 @@ class FolderTokenizer:
         """With the special tokens that the folder's post-processor adds, as for plain completion."""
         return self._ids(text, add_special_tokens=True)
 
+    def spellings(self, text: str) -> tuple[tuple[TokenId, ...], ...]:
+        """Two, or one where a space before the text changes nothing."""
+        bare = text.lstrip(" ")
+        ways = (self._ids(way, add_special_tokens=False) for way in (bare, f" {bare}"))
+        return tuple(dict.fromkeys(way for way in ways if way))
+
     def encode_chat(self, messages: Sequence[dict[str, object]]) -> tuple[TokenId, ...]:
         """The template writes its own special tokens, so none are added."""
         if self._template is None:

@@ -4,6 +4,7 @@ Refuses to know HTTP and gRPC codes: those are chosen at the edges, in one table
 
     TandemError
     |-- BadRequest            the caller's fault; says which parameter, which value, what to do
+    |   `-- NothingAdmitted   the request's own rules leave no token at some position
     |-- Overloaded            ours, and it passes; the caller should come back after `retry_after_seconds`
     |-- Cancelled             the caller went away
     |-- DraftLost             the draft cannot be reached or forgot the session; text goes on with K = 0
@@ -32,6 +33,10 @@ class BadRequest(TandemError):
     def __init__(self, message: str, *, parameter: str | None = None) -> None:
         super().__init__(message)
         self.parameter = parameter
+
+
+class NothingAdmitted(BadRequest):
+    """Grammar, allowed tokens, bad words and minimum length together forbid every token that could follow."""
 
 
 class Overloaded(TandemError):

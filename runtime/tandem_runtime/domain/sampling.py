@@ -2,7 +2,7 @@
 
 Refuses to know where logits and chance come from, and tensors: this is the plain reference that engines must equal.
 
-The order of the steps is the one that vLLM and transformers share: bias, temperature, top-k, top-p, min-p. Each step
+A row passes `domain.processors` first. Then come, in transformers' order, temperature, top-k, top-p, min-p. Each step
 sees what the one before it left, renormalised. Tokens rank by logit, ties by the lower id, so:
 
     top-k   keeps the first k                          (exactly k: top_k = 1 is greedy, ties included)
@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TypeAlias
 
-from tandem_runtime.domain.errors import NotANumber
 from tandem_runtime.domain.noise import Salt, bits, gumbel, key
+from tandem_runtime.domain.processors import NOTHING_SAID, Admitted, History, processed
 from tandem_runtime.domain.tokens import SamplingParameters, TokenId
 
 Probability: TypeAlias = float | Fraction
@@ -32,37 +32,30 @@ Ranked: TypeAlias = Sequence[tuple[TokenId, Probability]]
 """Tokens with weights, likeliest first."""
 
 
-def biased(logits: Sequence[float], parameters: SamplingParameters) -> list[float]:
-    """The logits with the request's bias added. Shape [vocab]; -inf forbids a token.
-
-    Raises NotANumber if the row holds NaN or +inf, or if it forbids every token: no law exists then.
-    """
-    row = [float(logit) for logit in logits]
-    for token, bias in parameters.logit_bias:
-        row[token] += bias
-    if not all(logit < math.inf for logit in row):
-        raise NotANumber("the model's logits hold NaN or +inf; the request fails rather than guess a token")
-    if max(row, default=-math.inf) == -math.inf:
-        raise NotANumber("the model's logits are -inf for every token; nothing can be drawn")
-    return row
-
-
 def greedy_choice(row: Sequence[float]) -> TokenId:
     """The highest logit's token, the lowest id on ties: greedy_choice([1, 3, 3]) = 1."""
     return max(range(len(row)), key=lambda token: (row[token], -token))
 
 
-def distribution(logits: Sequence[float], parameters: SamplingParameters) -> Distribution:
-    """The law of the next token, after all steps. Shape [vocab] in; raises NotANumber as `biased` does."""
-    return _law(biased(logits, parameters), parameters)
+def distribution(
+    logits: Sequence[float], parameters: SamplingParameters, history: History = NOTHING_SAID, admitted: Admitted = None
+) -> Distribution:
+    """The law of the next token, after all steps. Shape [vocab] in; raises as `processed` does."""
+    return _law(processed(logits, parameters, history, admitted), parameters)
 
 
-def coupled_choice(logits: Sequence[float], parameters: SamplingParameters, position: int) -> TokenId:
+def coupled_choice(
+    logits: Sequence[float],
+    parameters: SamplingParameters,
+    position: int,
+    history: History = NOTHING_SAID,
+    admitted: Admitted = None,
+) -> TokenId:
     """The token at `position` under the shared noise: argmax over the support of float64(logit) / T + g.
 
-    Its law is `distribution(logits, parameters)`. Temperature 0 is `greedy_choice`. Ties go to the lowest id.
+    Its law is `distribution(...)` of the same arguments. Temperature 0 is `greedy_choice`. Ties go to the lowest id.
     """
-    row = biased(logits, parameters)
+    row = processed(logits, parameters, history, admitted)
     if parameters.temperature == 0:
         return greedy_choice(row)
     position_key = key(parameters.seed, parameters.choice, Salt.COUPLED, position)

@@ -8,9 +8,12 @@ full accept. K = 0 is ordinary decoding: an empty proposal, whose verdict is one
 committed by the session so far, prompt excluded; position t of the output is the token at offset t.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NewType, TypeAlias
+
+from tandem_runtime.domain.errors import BadRequest
 
 TokenId: TypeAlias = int
 SessionId = NewType("SessionId", str)
@@ -33,12 +36,28 @@ class FinishReason(StrEnum):
     LENGTH = "length"
 
 
+class GrammarKind(StrEnum):
+    """How a grammar is written."""
+
+    JSON_SCHEMA = "JsonSchema"
+    REGEX = "Regex"
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What texts an output may become: all that `text`, a JSON schema or a regular expression, describes."""
+
+    kind: GrammarKind
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParameters:
     """What shapes the target's law at every position, the same on both sides of the wire.
 
     `temperature` 0 is greedy with ties to the lowest id. `top_k` 0 and `top_p` 1 and `min_p` 0 are off. `logit_bias`
     holds (token, bias) pairs in token order. `seed` is 64 bits; `choice` tells the n choices of one request apart.
+    What the fields from `grammar` on do, and in which order, is told in `domain.processors`.
     """
 
     seed: int
@@ -48,6 +67,33 @@ class SamplingParameters:
     top_p: float = 1.0
     min_p: float = 0.0
     logit_bias: tuple[tuple[TokenId, float], ...] = ()
+    grammar: Grammar | None = None
+    allowed_tokens: tuple[TokenId, ...] = ()
+    """Nothing else may be said; empty: all may."""
+    bad_words: tuple[tuple[TokenId, ...], ...] = ()
+    """Sequences that may not be said; one of a single id bans that token."""
+    min_tokens: int = 0
+    end_tokens: tuple[TokenId, ...] = ()
+    """What `min_tokens` holds back."""
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a row needs nothing but a bias before it becomes a law: no history, no mask."""
+        return self == replace(self.after_processors(), logit_bias=self.logit_bias)
+
+    def after_processors(self) -> "SamplingParameters":
+        """What is left to do once `domain.processors` has been applied to a row: how it becomes a law, and chance."""
+        return SamplingParameters(
+            seed=self.seed,
+            choice=self.choice,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,3 +262,12 @@ class Round:
     def ended(self) -> float:
         """Wall time, seconds since 1970."""
         return self.started + self.seconds
+
+
+def refuse_foreign_ids(ids: Iterable[TokenId], *, vocab_size: int, parameter: str) -> None:
+    """Raises BadRequest when an id lies outside the vocabulary."""
+    for token in ids:
+        if not 0 <= token < vocab_size:
+            raise BadRequest(
+                f"{parameter} holds token id {token}; this model knows 0 to {vocab_size - 1}", parameter=parameter
+            )

@@ -34,7 +34,7 @@ class BatchedEngine:
         self._capabilities = facts.capabilities(model)
         self._end_tokens = facts.end_tokens
         self._loop = StepLoop(model, clock=clock, lost=self.lost, chunk_tokens=chunk_tokens, pace=pace)
-        self._sessions = Sessions(model, self._loop, incarnation=facts.incarnation, forgotten=self.forgotten)
+        self._sessions = Sessions(model, self._loop, facts, forgotten=self.forgotten)
 
     def __enter__(self: Self) -> Self:
         self._loop.start()

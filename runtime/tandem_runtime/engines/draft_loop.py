@@ -22,10 +22,11 @@ from tandem_runtime.domain.tokens import (
     SparseRow,
     TokenId,
     Verification,
+    refuse_foreign_ids,
 )
 from tandem_runtime.engines.batched import BatchedEngine
 from tandem_runtime.engines.sampler import guess
-from tandem_runtime.engines.sessions import Session, refuse_foreign_ids
+from tandem_runtime.engines.sessions import Session
 from tandem_runtime.engines.step_loop import Want, Work
 
 __all__ = ["BatchedDraft"]
@@ -59,27 +60,28 @@ class BatchedDraft(BatchedEngine):
         session = self._sessions.find(request.session, request.incarnation)
         self._commit(session, request.base, request.committed)
         began = self._loop.now()
-        asked, position = session.request, len(session.output)
         tokens = session.prefix
         ids: list[TokenId] = []
         rows: list[SparseRow] = []
         while len(ids) < request.k and len(tokens) <= self._capabilities.max_length:
             seen = yield Want(session.line, tokens, first=len(tokens) - 1)
-            ahead = len(ids)
+            (logits,) = session.processed(seen.logits, ())
+            if session.leaves_nothing(logits):
+                break
             token, row = guess(
-                seen.logits[0],
-                asked.parameters,
-                verification=asked.verification,
-                position=position + ahead,
-                ahead=ahead,
+                logits,
+                session.parameters,
+                verification=session.request.verification,
+                position=len(session.output),
+                ahead=len(ids),
             )
             ids.append(token)
             rows += [row] if row is not None else []
             tokens.append(token)
+            session.commit(len(session.output), [token])  # the next round's base says how many of them stand
             if token in self._end_tokens:
                 break
-        session.output += ids  # the next round's base counts those that were accepted, and overwrites the rest
-        q = tuple(rows) if asked.verification is not Verification.COUPLED else None
+        q = tuple(rows) if session.request.verification is not Verification.COUPLED else None
         return Proposal(tuple(ids), q, self._loop.now() - began)
 
     def _score(self, request: ScoreTokens) -> Work[tuple[bool, ...]]:
@@ -90,10 +92,12 @@ class BatchedDraft(BatchedEngine):
         if len(fed) <= first or not request.ids:
             return (False,) * len(request.ids)
         seen = yield Want(session.line, fed, first=first)
-        parameters = session.request.parameters
+        session.commit(request.base, ())
+        rows = session.processed(seen.logits, request.ids)
+        session.commit(request.base, request.ids)
         guesses = [
-            guess(row, parameters, verification=Verification.COUPLED, position=request.base + at)[0]
-            for at, row in enumerate(seen.logits)
+            guess(row, session.parameters, verification=Verification.COUPLED, position=request.base + at)[0]
+            for at, row in enumerate(rows)
         ]
         return tuple(at < len(guesses) and guesses[at] == token for at, token in enumerate(request.ids))
 
@@ -102,7 +106,7 @@ class BatchedDraft(BatchedEngine):
         if base > len(session.output):
             raise DraftLost(f"the round begins at offset {base}; the draft has heard of {len(session.output)} tokens")
         self._refuse_foreign(ids)
-        session.output[base:] = ids
+        session.commit(base, ids)
 
     def _refuse_foreign(self, ids: Sequence[TokenId]) -> None:
         refuse_foreign_ids(ids, vocab_size=self._capabilities.vocab_size, parameter="prompt")

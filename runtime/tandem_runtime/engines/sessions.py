@@ -3,23 +3,30 @@
 Refuses to know how proposals are made or judged.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tandem_runtime.domain.errors import BadRequest, DraftLost, TandemError, TargetLost
+import numpy as np
+
+from tandem_runtime.domain.errors import BadRequest, DraftLost, NotANumber, TandemError, TargetLost
+from tandem_runtime.domain.processors import refuse_unfit
 from tandem_runtime.domain.tokens import (
     Capabilities,
+    Grammar,
     Incarnation,
     Opened,
     OpenSession,
+    SamplingParameters,
     SessionId,
     TokenId,
     Verdict,
     VerifyRound,
 )
+from tandem_runtime.engines.processors import Processors
 from tandem_runtime.engines.step_loop import Line, StepLoop
-from tandem_runtime.ports import StepModel
+from tandem_runtime.ports import Grammars, Logits, Matcher, StepModel
 
 __all__ = ["EngineFacts", "Session", "Sessions"]
 
@@ -32,6 +39,8 @@ class EngineFacts:
     tokenizer_digest: str
     incarnation: Incarnation
     end_tokens: frozenset[TokenId] = frozenset()
+    grammars: Grammars | None = None
+    """None: this model has no tokenizer, so no grammar can be followed."""
 
     def capabilities(self, model: StepModel) -> Capabilities:
         return Capabilities(
@@ -51,6 +60,8 @@ class Session:
     line: Line
     output: list[TokenId]
     floor: int
+    processors: Processors | None = None
+    """None: the request's law depends on a row's logits alone, and the sampler needs nothing but its parameters."""
     last: tuple[VerifyRound, Verdict] | None = None
     """The last round asked for by `verify`, and its verdict: what a repeated request is answered with."""
 
@@ -58,6 +69,30 @@ class Session:
     def prefix(self) -> list[TokenId]:
         """All ids so far, prompt and output, as a list of its own."""
         return [*self.request.prompt, *self.output]
+
+    @property
+    def parameters(self) -> SamplingParameters:
+        """What is left to do to processed rows."""
+        asked = self.request.parameters
+        return asked if self.processors is None else asked.after_processors()
+
+    def commit(self, at: int, ids: Sequence[TokenId]) -> None:
+        """The output is what it was up to the offset `at`, then `ids`."""
+        self.output[at:] = ids
+        if self.processors is not None:
+            self.processors.commit(at, ids)
+
+    def processed(self, logits: Logits, proposed: Sequence[TokenId]) -> Logits:
+        """`logits` [n, vocab] after the output and each prefix of `proposed`, after the request's processors."""
+        return logits if self.processors is None else self.processors.rows(logits, proposed)
+
+    def leaves_nothing(self, row: Logits) -> bool:
+        """Whether the request's rules forbid every token of a processed row [vocab]."""
+        return self.processors is not None and bool(row.max() == -np.inf)
+
+    def cause_of(self, error: NotANumber, logits: Logits, processed: Logits) -> TandemError:
+        """Whose fault a row without a law is: the model's, or the rules' of this request."""
+        return error if self.processors is None else self.processors.cause_of(error, logits, processed)
 
 
 class Sessions:
@@ -67,17 +102,21 @@ class Sessions:
     """
 
     def __init__(
-        self, model: StepModel, loop: StepLoop, *, incarnation: Incarnation, forgotten: Callable[[str], TandemError]
+        self, model: StepModel, loop: StepLoop, facts: EngineFacts, *, forgotten: Callable[[str], TandemError]
     ) -> None:
         self._model = model
         self._loop = loop
-        self._incarnation = incarnation
+        self._incarnation = facts.incarnation
+        self._grammars = facts.grammars
         self._forgotten = forgotten
         self._known: dict[SessionId, Session] = {}
 
     async def admit(self, request: OpenSession) -> Opened:
-        """Take a session in, in place of its namesake. Raises Overloaded when every slot is taken."""
-        return await self._loop.call(lambda: self._admit(request))
+        """Take a session in, in place of its namesake. Raises Overloaded when every slot is taken, and BadRequest for
+        parameters that this model cannot follow."""
+        refuse_unfit(request.parameters, vocab_size=self._model.vocab_size)
+        processors = None if request.parameters.is_plain else await asyncio.to_thread(self._processors, request)
+        return await self._loop.call(lambda: self._admit(request, processors))
 
     async def drop(self, session: SessionId) -> None:
         """Idempotent; an engine that was stopped holds nothing any more."""
@@ -91,11 +130,27 @@ class Sessions:
             raise self._forgotten("the session is not known here; open it again with the output so far")
         return self._known[session]
 
-    def _admit(self, request: OpenSession) -> Opened:
+    def _processors(self, request: OpenSession) -> Processors:
+        """On a thread of its own: a grammar may take long to compile, and neither loop may wait for it."""
+        asked = request.parameters
+        matcher = None if asked.grammar is None else self._matcher(asked.grammar)
+        processors = Processors(asked, request.prompt, vocab_size=self._model.vocab_size, matcher=matcher)
+        processors.commit(0, request.output)
+        return processors
+
+    def _matcher(self, grammar: Grammar) -> Matcher:
+        if self._grammars is None:
+            raise BadRequest(
+                "response_format asks for a grammar; this model has no tokenizer to follow one with",
+                parameter="response_format",
+            )
+        return self._grammars.compile(grammar)
+
+    def _admit(self, request: OpenSession, processors: Processors | None) -> Opened:
         namesake = self._known.get(request.session)
         self._loop.end_lane(request.session, self._forgotten("the session was opened again"))
         line = Line(self._model.allocate()) if namesake is None else namesake.line
-        opened = Session(request, line, list(request.output), floor=len(request.output))
+        opened = Session(request, line, list(request.output), floor=len(request.output), processors=processors)
         self._known[request.session] = opened
         return Opened(self._incarnation, cached_tokens=line.keep(opened.prefix))
 
@@ -104,12 +159,3 @@ class Sessions:
         gone = self._known.pop(session, None)
         if gone is not None:
             self._model.release(gone.line.slot)
-
-
-def refuse_foreign_ids(ids: Sequence[TokenId], *, vocab_size: int, parameter: str) -> None:
-    """Raises BadRequest when an id lies outside the vocabulary."""
-    for token in ids:
-        if not 0 <= token < vocab_size:
-            raise BadRequest(
-                f"{parameter} holds token id {token}; this model knows 0 to {vocab_size - 1}", parameter=parameter
-            )

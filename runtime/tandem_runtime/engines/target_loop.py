@@ -15,7 +15,7 @@ that is no law. The session stays as it was.
 from collections.abc import AsyncIterator, Sequence
 from typing import ClassVar
 
-from tandem_runtime.domain.errors import BadRequest, SessionLost, StaleOffset, TargetLost
+from tandem_runtime.domain.errors import BadRequest, NotANumber, SessionLost, StaleOffset, TargetLost
 from tandem_runtime.domain.tokens import (
     Opened,
     OpenSession,
@@ -25,12 +25,13 @@ from tandem_runtime.domain.tokens import (
     TokenLogprob,
     Verdict,
     VerifyRound,
+    refuse_foreign_ids,
 )
-from tandem_runtime.domain.verification import refuse_bad_proposal
+from tandem_runtime.domain.verification import Verified, refuse_bad_proposal
 from tandem_runtime.engines.batched import BatchedEngine
 from tandem_runtime.engines.rejection import verify
 from tandem_runtime.engines.sampler import report_logprob
-from tandem_runtime.engines.sessions import Session, refuse_foreign_ids
+from tandem_runtime.engines.sessions import Session
 from tandem_runtime.engines.step_loop import Emit, Want, Work
 from tandem_runtime.ports import Logits
 
@@ -70,8 +71,6 @@ class BatchedTarget(BatchedEngine):
                 parameter="max_tokens",
             )
         refuse_foreign_ids((*request.prompt, *request.output), vocab_size=vocab, parameter="prompt")
-        biased = [token for token, _ in request.parameters.logit_bias]
-        refuse_foreign_ids(biased, vocab_size=vocab, parameter="logit_bias")
 
     def _verify(self, request: VerifyRound) -> Work[Verdict]:
         session = self._sessions.find(request.session, request.incarnation)
@@ -99,16 +98,15 @@ class BatchedTarget(BatchedEngine):
         prefix, offset = session.prefix, len(session.output)
         self._refuse_overflow(len(prefix), len(proposal.ids))
         seen = yield Want(session.line, [*prefix, *proposal.ids], first=len(prefix) - 1)
-        asked = session.request
-        verified = verify(seen.logits, proposal, asked.parameters, verification=asked.verification, offset=offset)
+        verified = _judged(session, seen.logits, proposal)
         emitted = [*proposal.ids[: verified.accepted], verified.token]
-        session.output += emitted
+        session.commit(offset, emitted)
         return Verdict(
             round=number,
             offset=offset,
             accepted=verified.accepted,
             token=verified.token,
-            logprobs=_logprobs(seen.logits, emitted, asked.logprobs),
+            logprobs=_logprobs(seen.logits, emitted, session.request.logprobs),
             queue_seconds=seen.queue_seconds,
             forward_seconds=seen.forward_seconds,
             kv_used=seen.kv_used,
@@ -118,6 +116,16 @@ class BatchedTarget(BatchedEngine):
         limit = self._capabilities.max_length
         if length + proposed > limit:
             raise BadRequest(f"{length} tokens and a proposal of {proposed} exceed this model's {limit}")
+
+
+def _judged(session: Session, logits: Logits, proposal: Proposal) -> Verified:
+    """The verdict over processed rows. Raises NothingAdmitted where the request's rules, not the model, leave none."""
+    rows = session.processed(logits, proposal.ids)
+    asked, offset = session.request.verification, len(session.output)
+    try:
+        return verify(rows, proposal, session.parameters, verification=asked, offset=offset)
+    except NotANumber as error:
+        raise session.cause_of(error, logits, rows) from error
 
 
 def _replayed(first: VerifyRound, verdict: Verdict, again: VerifyRound) -> Verdict:
@@ -132,7 +140,7 @@ def _begin_at(session: Session, offset: int) -> None:
     committed = len(session.output)
     if not session.floor <= offset <= committed:
         raise StaleOffset(f"the round begins at offset {offset}; the session has committed {committed} tokens")
-    del session.output[offset:]
+    session.commit(offset, ())
     session.floor = offset
 
 

@@ -5,13 +5,15 @@ when they are chosen, before any model call.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tandem_runtime.domain.errors import BadRequest
 from tandem_runtime.domain.policy import OwnWish
-from tandem_runtime.domain.tokens import Capabilities, SamplingParameters, TokenId
+from tandem_runtime.domain.processors import refuse_unfit
+from tandem_runtime.domain.tokens import Capabilities, Grammar, SamplingParameters, TokenId
 from tandem_runtime.gateway.schema import ChatRequest, CompletionRequest, SpeculationWish
+from tandem_runtime.grammar import refuse_bad_grammar
 from tandem_runtime.ports import Tokenizer
 
 COMPLETION_TOKENS = 16
@@ -36,6 +38,7 @@ class Ask:
     logprobs: int | None
     wish: OwnWish
     user: str | None
+    ignore_eos: bool = False
 
     @property
     def sessions(self) -> int:
@@ -50,12 +53,13 @@ def read_chat(request: ChatRequest, tokenizer: Tokenizer, *, chance: int) -> Ask
         prompts=(tokenizer.encode_chat(messages),),
         prompt_field="messages",
         choices=request.choices,
-        parameters=_read_parameters(request, chance),
+        parameters=_read_parameters(request, tokenizer, chance),
         stop=tuple(request.stop or ()),
         max_tokens=request.max_completion_tokens or request.max_tokens,
         logprobs=(request.top_logprobs or 0) if request.logprobs else None,
         wish=_read_wish(request.speculation),
         user=request.user,
+        ignore_eos=bool(request.ignore_eos),
     )
 
 
@@ -66,22 +70,24 @@ def read_completion(request: CompletionRequest, tokenizer: Tokenizer, *, chance:
         prompts=tuple(_read_prompt(prompt, tokenizer) for prompt in request.prompt),
         prompt_field="prompt",
         choices=request.choices,
-        parameters=_read_parameters(request, chance),
+        parameters=_read_parameters(request, tokenizer, chance),
         stop=tuple(request.stop or ()),
         max_tokens=request.max_tokens or COMPLETION_TOKENS,
         logprobs=request.logprobs,
         wish=_read_wish(request.speculation),
         user=request.user,
+        ignore_eos=bool(request.ignore_eos),
     )
 
 
 def check_fits(ask: Ask, target: Capabilities) -> None:
     """Refuse, before any model call, what this target cannot serve. Raises BadRequest naming field and value."""
-    for token, _ in ask.parameters.logit_bias:
-        if token >= target.vocab_size:
-            raise BadRequest(
-                f"logit_bias names token {token}; ids go up to {target.vocab_size - 1}", parameter="logit_bias"
-            )
+    refuse_unfit(ask.parameters, vocab_size=target.vocab_size)
+    if ask.max_tokens is not None and ask.parameters.min_tokens > ask.max_tokens:
+        raise BadRequest(
+            f"min_tokens is {ask.parameters.min_tokens}, above the {ask.max_tokens} tokens that the answer may have",
+            parameter="min_tokens",
+        )
     for prompt in ask.prompts:
         _check_prompt(prompt, ask.prompt_field, target)
 
@@ -106,7 +112,8 @@ def _read_prompt(prompt: object, tokenizer: Tokenizer) -> tuple[TokenId, ...]:
     return tuple(prompt)
 
 
-def _read_parameters(request: ChatRequest | CompletionRequest, chance: int) -> SamplingParameters:
+def _read_parameters(request: ChatRequest | CompletionRequest, tokenizer: Tokenizer, chance: int) -> SamplingParameters:
+    min_tokens = request.min_tokens or 0
     return SamplingParameters(
         seed=(chance if request.seed is None else request.seed) % SEED_SPAN,
         temperature=1.0 if request.temperature is None else float(request.temperature),
@@ -114,7 +121,63 @@ def _read_parameters(request: ChatRequest | CompletionRequest, chance: int) -> S
         top_p=1.0 if request.top_p is None else float(request.top_p),
         min_p=float(request.min_p or 0.0),
         logit_bias=_read_bias(request.logit_bias or {}),
+        grammar=_read_grammar(request, tokenizer),
+        allowed_tokens=tuple(sorted(set(request.allowed_token_ids or ()))),
+        bad_words=_read_bad_words(request.bad_words or (), tokenizer),
+        min_tokens=min_tokens,
+        end_tokens=tuple(sorted(tokenizer.end_tokens)) if min_tokens else (),
+        repetition_penalty=1.0 if request.repetition_penalty is None else float(request.repetition_penalty),
+        frequency_penalty=float(request.frequency_penalty or 0.0),
+        presence_penalty=float(request.presence_penalty or 0.0),
     )
+
+
+def _read_grammar(request: ChatRequest | CompletionRequest, tokenizer: Tokenizer) -> Grammar | None:
+    """Raises BadRequest for a grammar that does not compile, or that no answer of this model could keep to."""
+    grammar, parameter = _asked_grammar(request)
+    if grammar is None:
+        return None
+    if not tokenizer.end_tokens:
+        raise BadRequest(
+            f"{parameter} needs an end token; this model names none: leave it out", parameter=parameter
+        )
+    if request.ignore_eos:
+        raise BadRequest(
+            f"ignore_eos goes on behind an end token, where {parameter} admits nothing: leave one out",
+            parameter="ignore_eos",
+        )
+    refuse_bad_grammar(grammar, parameter=parameter)
+    return grammar
+
+
+def _asked_grammar(request: ChatRequest | CompletionRequest) -> tuple[Grammar | None, str]:
+    """The grammar, and the path of the field that holds it."""
+    asked, wanted = request.structured_outputs, request.response_format
+    grammar = None if wanted is None else wanted.grammar()
+    if asked is None:
+        schema = wanted is not None and wanted.json_schema is not None
+        return grammar, "response_format.json_schema.schema" if schema else "response_format"
+    if grammar is not None:
+        raise BadRequest(
+            "structured_outputs and response_format both ask for a grammar: leave one out",
+            parameter="structured_outputs",
+        )
+    return asked.grammar(), f"structured_outputs.{asked.field}"
+
+
+def _read_bad_words(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[TokenId, ...], ...]:
+    """Each word in each of its spellings."""
+    return tuple(dict.fromkeys(ids for word in words for ids in _spelt(word, tokenizer)))
+
+
+def _spelt(word: str, tokenizer: Tokenizer) -> tuple[tuple[TokenId, ...], ...]:
+    try:
+        ways = tokenizer.spellings(word)
+    except BadRequest as error:
+        raise BadRequest(f"bad_words holds {word[:40]!r}: {error}", parameter="bad_words") from error
+    if not ways:
+        raise BadRequest(f"bad_words holds {word[:40]!r}, which no token spells: leave it out", parameter="bad_words")
+    return ways
 
 
 def _read_bias(bias: Mapping[str, float]) -> tuple[tuple[TokenId, float], ...]:

@@ -7,7 +7,8 @@ would shape the answer and does not do so here, so any value but its neutral one
 *Accepted without effect*: it never shapes an answer, being a note for the provider's own books or a hint about caching
 (`NOTES`). Any other field is a 400 too: a misspelt `temperature` must not be served at temperature 1.
 
-`speculation` is our extension, in requests and in replies. `top_k` and `min_p` are the extensions of other servers.
+`speculation` is our extension, in requests and in replies. `top_k`, `min_p` and what stands behind `repetition_penalty`
+are vLLM's, by its names.
 """
 
 from collections.abc import Mapping
@@ -16,11 +17,13 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from tandem_runtime.domain.tokens import Verification
+from tandem_runtime.gateway.structured import ResponseFormat, StructuredOutputs
 
 MOST_CHOICES = 16
 """Each choice is a session of its own; a request may not fill a gateway alone."""
 MOST_STOPS = 16
 MOST_PROMPTS = 64
+MOST_BAD_WORDS = 256
 LONGEST_PROPOSAL = 64
 
 NOTES = frozenset(
@@ -37,15 +40,12 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "audio": (),
     "best_of": (1,),
     "echo": (False,),
-    "frequency_penalty": (0,),
     "function_call": ("none", "auto"),
     "functions": ([],),
     "modalities": (["text"],),
     "moderation": (),
     "prediction": (),
-    "presence_penalty": (0,),
     "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "suffix": ("",),
@@ -146,6 +146,15 @@ class _Common(BaseModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     logit_bias: dict[str, float] | None = None
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2, allow_inf_nan=False)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2, allow_inf_nan=False)
+    response_format: ResponseFormat | None = None
+    repetition_penalty: float | None = Field(default=None, gt=0, le=10, allow_inf_nan=False)
+    min_tokens: int | None = Field(default=None, ge=0, lt=2**31)
+    ignore_eos: bool | None = None
+    bad_words: list[Annotated[str, Field(min_length=1)]] | None = Field(default=None, max_length=MOST_BAD_WORDS)
+    allowed_token_ids: list[Annotated[int, Field(ge=0)]] | None = Field(default=None, min_length=1)
+    structured_outputs: StructuredOutputs | None = None
     user: str | None = None
     speculation: SpeculationWish = SpeculationWish()
 

@@ -218,13 +218,16 @@ class Gateway:
             prompt=prompt,
             parameters=replace(ask.parameters, choice=index),
             verification=seat.verification(),
-            endings=Endings(min(ask.max_tokens or room, room), self.tokenizer.end_tokens, ask.stop),
+            endings=Endings(min(ask.max_tokens or room, room), self._end_tokens(ask), ask.stop),
             decode=self.tokenizer.decode,
             target_length=seat.target.max_length,
             draft_length=None if seat.draft is None else seat.draft.max_length,
             logprobs=ask.logprobs,
             vocab_size=seat.target.vocab_size,
         )
+
+    def _end_tokens(self, ask: Ask) -> frozenset[TokenId]:
+        return frozenset() if ask.ignore_eos else self.tokenizer.end_tokens
 
     @asynccontextmanager
     async def _running(self, reply: Reply, revision: PairRevision) -> AsyncIterator[None]:

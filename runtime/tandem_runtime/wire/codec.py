@@ -21,6 +21,8 @@ from google.protobuf.message import DecodeError
 from tandem_runtime.domain.errors import BadRequest, TandemError
 from tandem_runtime.domain.tokens import (
     Capabilities,
+    Grammar,
+    GrammarKind,
     Incarnation,
     Opened,
     OpenSession,
@@ -74,6 +76,11 @@ _VERIFICATIONS = {
     Verification.BLOCK: pb.VERIFICATION_BLOCK,
 }
 _VERIFICATIONS_BACK: dict[int, Verification] = {number: name for name, number in _VERIFICATIONS.items()}
+_GRAMMARS = {
+    GrammarKind.JSON_SCHEMA: pb.GRAMMAR_KIND_JSON_SCHEMA,
+    GrammarKind.REGEX: pb.GRAMMAR_KIND_REGEX,
+}
+_GRAMMARS_BACK: dict[int, GrammarKind] = {number: kind for kind, number in _GRAMMARS.items()}
 _DETERMINISMS = {"Bitwise": pb.DETERMINISM_BITWISE, "NearTie": pb.DETERMINISM_NEAR_TIE}
 _DETERMINISMS_BACK: dict[int, str] = {number: name for name, number in _DETERMINISMS.items()}
 
@@ -207,6 +214,14 @@ def _parameters_message(value: SamplingParameters) -> pb.SamplingParameters:
         min_p=value.min_p,
         bias_ids=[token for token, _ in value.logit_bias],
         bias_values=[bias for _, bias in value.logit_bias],
+        grammar=None if value.grammar is None else _grammar_message(value.grammar),
+        allowed_tokens=value.allowed_tokens,
+        bad_words=[pb.Word(ids=word) for word in value.bad_words],
+        min_tokens=value.min_tokens,
+        end_tokens=value.end_tokens,
+        repetition_penalty=0.0 if value.repetition_penalty == 1 else value.repetition_penalty,
+        frequency_penalty=value.frequency_penalty,
+        presence_penalty=value.presence_penalty,
     )
 
 
@@ -219,7 +234,27 @@ def _parameters_value(message: pb.SamplingParameters) -> SamplingParameters:
         top_p=message.top_p,
         min_p=message.min_p,
         logit_bias=_pairs(message.bias_ids, message.bias_values, "open.parameters.bias_values"),
+        grammar=_grammar_value(message.grammar) if message.HasField("grammar") else None,
+        allowed_tokens=tuple(message.allowed_tokens),
+        bad_words=tuple(tuple(word.ids) for word in message.bad_words),
+        min_tokens=message.min_tokens,
+        end_tokens=tuple(message.end_tokens),
+        repetition_penalty=message.repetition_penalty or 1.0,
+        frequency_penalty=message.frequency_penalty,
+        presence_penalty=message.presence_penalty,
     )
+
+
+def _grammar_message(value: Grammar) -> pb.Grammar:
+    return pb.Grammar(kind=_GRAMMARS[value.kind], text=value.text)
+
+
+def _grammar_value(message: pb.Grammar) -> Grammar:
+    kind = _GRAMMARS_BACK.get(message.kind)
+    if kind is None:
+        path = "open.parameters.grammar.kind"
+        raise BadRequest(f"{path}: {message.kind} is not a grammar that this release knows", parameter=path)
+    return Grammar(kind, message.text)
 
 
 # Replies --------------------------------------------------------------------------------------------------------------

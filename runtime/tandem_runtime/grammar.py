@@ -1,0 +1,234 @@
+"""Knows how an output is held to a JSON schema or a regular expression: the Grammars port over llguidance.
+
+Refuses to know logits, sessions, and how a request names its grammar.
+
+llguidance (MIT, one wheel without dependencies) parses by Earley's algorithm over tokens and gives, for any prefix, the
+set of tokens that can still lead to a text of the grammar; it takes tokens back, which is what a rejected proposal
+needs. It compiles without holding the interpreter's lock, and a compiled grammar is kept and copied for each session.
+
+An output under a grammar ends by an end token, which is admitted where the text is whole. What stands behind an end
+token is ended, and admits end tokens only; what stands behind a token that was not admitted has left the grammar, and
+admits nothing.
+"""
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLMatcher, LLTokenizer
+
+from tandem_runtime.domain.errors import BadRequest
+from tandem_runtime.domain.tokens import Grammar, GrammarKind, TokenId
+
+LONGEST_GRAMMAR = 64 * 1024
+"""Characters. Compiling is bounded work per character, and a schema beyond this is a mistake."""
+DEEPEST_SCHEMA = 64
+"""Levels of objects and arrays: the compiler recurses over them."""
+MOST_COMPILED = 32
+"""Grammars kept; the least recently used goes first."""
+
+
+class TokenGrammars:
+    """`ports.Grammars` over one vocabulary. `read` makes the library's tokenizer: half a second for a large one, so it
+    is called with the first grammar. `end_tokens` end an output."""
+
+    def __init__(self, read: Callable[[], LLTokenizer], *, end_tokens: frozenset[TokenId], vocab_size: int) -> None:
+        self._read = read
+        self._tokenizer: LLTokenizer | None = None
+        self._end_tokens = end_tokens
+        self._vocab_size = vocab_size
+        self._compiled: OrderedDict[Grammar, LLMatcher] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def compile(self, grammar: Grammar) -> "TokenMatcher":
+        with self._lock:
+            kept = self._compiled.get(grammar)
+        if kept is None:
+            kept = self._compile(grammar)
+        with self._lock:
+            self._compiled[grammar] = kept
+            self._compiled.move_to_end(grammar)
+            while len(self._compiled) > MOST_COMPILED:
+                self._compiled.popitem(last=False)
+            fresh = kept.deep_copy()
+        return TokenMatcher(fresh, end_tokens=self._end_tokens, vocab_size=self._vocab_size)
+
+    @property
+    def kept(self) -> int:
+        """Compiled grammars in memory."""
+        return len(self._compiled)
+
+    def _compile(self, grammar: Grammar) -> LLMatcher:
+        if not self._end_tokens:
+            raise BadRequest(
+                "response_format needs an end token to end the answer by, and this model names none",
+                parameter="response_format",
+            )
+        matcher = LLMatcher(self._vocabulary(), _source(grammar), log_level=0)
+        if matcher.is_error():
+            raise BadRequest(
+                f"response_format cannot be compiled: {_first_line(matcher.get_error())}", parameter="response_format"
+            )
+        return matcher
+
+    def _vocabulary(self) -> LLTokenizer:
+        with self._lock:
+            if self._tokenizer is None:
+                self._tokenizer = self._read()
+            return self._tokenizer
+
+
+def folder_grammars(folder: Path, *, end_tokens: frozenset[TokenId], vocab_size: int) -> TokenGrammars:
+    """Grammars over the tokenizer of a model folder."""
+
+    def read() -> LLTokenizer:
+        text = (folder / "tokenizer.json").read_text(encoding="utf-8")
+        try:
+            return LLTokenizer(text, n_vocab=vocab_size, eos_token=sorted(end_tokens))
+        except ValueError as error:
+            raise BadRequest(
+                f"response_format cannot be served: no grammar can be followed with this model's tokenizer ({error})",
+                parameter="response_format",
+            ) from error
+
+    return TokenGrammars(read, end_tokens=end_tokens, vocab_size=vocab_size)
+
+
+class TokenMatcher:
+    """`ports.Matcher`: one output on its way through a grammar."""
+
+    def __init__(self, matcher: LLMatcher, *, end_tokens: frozenset[TokenId], vocab_size: int) -> None:
+        self._matcher = matcher
+        self._end_tokens = end_tokens
+        self._vocab_size = vocab_size
+        self._beyond = 0
+        """Tokens said since the text ended or left the grammar, the one that did so included."""
+        self._ended = False
+
+    def admitted(self) -> npt.NDArray[np.bool_]:
+        if self._beyond:
+            return self._after_the_end()
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        if self._matcher.is_error():
+            raise BadRequest(
+                f"response_format became too complex to follow: {_first_line(self._matcher.get_error())}",
+                parameter="response_format",
+            )
+        return np.unpackbits(bits, count=self._vocab_size, bitorder="little").astype(np.bool_)
+
+    def advance(self, token: TokenId) -> None:
+        if self._beyond or not self._take(token):
+            self._beyond += 1
+
+    def roll_back(self, count: int) -> None:
+        beyond = min(count, self._beyond)
+        self._beyond -= beyond
+        if count > beyond:
+            self._matcher.rollback(count - beyond)
+
+    def _take(self, token: TokenId) -> bool:
+        self._ended = token in self._end_tokens and self._matcher.is_accepting()
+        return token not in self._end_tokens and self._matcher.try_consume_tokens([token]) == 1
+
+    def _after_the_end(self) -> npt.NDArray[np.bool_]:
+        mask = np.zeros(self._vocab_size, np.bool_)
+        mask[list(self._end_tokens)] = self._ended
+        return mask
+
+
+def refuse_bad_grammar(grammar: Grammar, *, parameter: str) -> None:
+    """Raises BadRequest naming the innermost part of a schema that cannot be compiled, by its path under `parameter`.
+
+    Takes as long as compiling without a vocabulary does: milliseconds.
+    """
+    if len(grammar.text) > LONGEST_GRAMMAR:
+        raise BadRequest(
+            f"{parameter} has {len(grammar.text)} characters; at most {LONGEST_GRAMMAR} are served",
+            parameter=parameter,
+        )
+    match grammar.kind:
+        case GrammarKind.REGEX:
+            fault = _fault(LLMatcher.grammar_from_regex(grammar.text))
+            if fault:
+                raise BadRequest(f"{parameter} cannot be compiled: {fault}", parameter=parameter)
+        case GrammarKind.JSON_SCHEMA:
+            _refuse_bad_schema(grammar.text, parameter)
+
+
+def _refuse_bad_schema(text: str, parameter: str) -> None:
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"{parameter} is no JSON: {error}", parameter=parameter) from error
+    if _is_deeper(schema, DEEPEST_SCHEMA):
+        raise BadRequest(f"{parameter} is nested deeper than {DEEPEST_SCHEMA} levels; flatten it", parameter=parameter)
+    if not isinstance(schema, Mapping):
+        raise BadRequest(f"{parameter} is {text[:40]}; a JSON schema is an object", parameter=parameter)
+    if fault := _schema_fault(schema):
+        path, fault = _innermost(schema, schema, parameter, fault)
+        raise BadRequest(f"{path} cannot be compiled: {fault}", parameter=path)
+
+
+def _innermost(part: Mapping[str, object], root: Mapping[str, object], path: str, fault: str) -> tuple[str, str]:
+    """Where the fault lies: the deepest schema within `part` that is faulty by itself, and what is wrong with it."""
+    for name, inner in _schemas_within(part):
+        found = _schema_fault({**_definitions(root), **inner})
+        if found:
+            return _innermost(inner, root, f"{path}.{name}", found)
+    return path, fault
+
+
+def _schemas_within(schema: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """The schemas directly within one, each by its path from there."""
+    for keyword in ("properties", "patternProperties", "$defs", "definitions"):
+        table = schema.get(keyword)
+        if isinstance(table, Mapping):
+            yield from _mappings((f"{keyword}.{name}", value) for name, value in table.items())
+    for keyword in ("items", "additionalProperties"):
+        yield from _mappings([(keyword, schema.get(keyword))])
+    for keyword in ("anyOf", "oneOf", "allOf", "prefixItems"):
+        several = schema.get(keyword)
+        if isinstance(several, list):
+            yield from _mappings((f"{keyword}[{at}]", value) for at, value in enumerate(several))
+
+
+def _mappings(named: Iterable[tuple[str, object]]) -> Iterator[tuple[str, Mapping[str, object]]]:
+    return ((name, value) for name, value in named if isinstance(value, Mapping))
+
+
+def _definitions(root: Mapping[str, object]) -> dict[str, object]:
+    """What references within a part of a schema lead to."""
+    return {name: root[name] for name in ("$defs", "definitions") if name in root}
+
+
+def _schema_fault(schema: Mapping[str, object]) -> str:
+    return _fault(_source(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema))))
+
+
+def _fault(source: str) -> str:
+    """What is wrong with a grammar, in one line; empty if nothing is."""
+    return _first_line(LLMatcher.validate_grammar(source))
+
+
+def _source(grammar: Grammar) -> str:
+    match grammar.kind:
+        case GrammarKind.JSON_SCHEMA:
+            return LLMatcher.grammar_from_json_schema(grammar.text)
+        case GrammarKind.REGEX:
+            return LLMatcher.grammar_from_regex(grammar.text)
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels < 0 or any(_is_deeper(each, levels - 1) for each in inner)
+
+
+def _first_line(message: str) -> str:
+    """The library draws a picture of a faulty expression below the first line; a path and a reason say enough."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    reasons = [line for line in lines if line.startswith("error:")]
+    return "; ".join([*lines[:1], *reasons])
