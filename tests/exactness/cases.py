@@ -40,8 +40,14 @@ SETTINGS: tuple[Setting, ...] = (
     lambda chance: {"top_p": chance.choice([0.3, 0.8, 0.95])},
     lambda chance: {"min_p": chance.choice([0.01, 0.1, 0.5])},
     _bias,
+    lambda chance: {"repetition_penalty": chance.choice([0.8, 1.3, 2.0])},
+    lambda chance: {"frequency_penalty": chance.choice([-0.5, 1.0])},
+    lambda chance: {"presence_penalty": chance.choice([-1.0, 1.5])},
+    lambda chance: {"bad_words": tuple((token,) for token in chance.sample(range(VOCAB), 40))},
+    lambda chance: {"allowed_tokens": tuple(sorted(chance.sample(range(VOCAB), 48)))},
+    lambda chance: {"end_tokens": tuple(chance.sample(range(VOCAB), 12)), "min_tokens": chance.randrange(1, 20)},
 )
-"""Each processor is on in a third of all requests, whatever the others are."""
+"""Each processor is on in a fifth of all requests, whatever the others are."""
 
 TEMPERATURES = (0.0, 0.3, 1.0, 1.5)
 
@@ -129,7 +135,7 @@ def _exactly(k: int) -> Bounds:
 def _question(chance: Random) -> Question:
     settings: dict[str, Any] = {}
     for setting in SETTINGS:
-        if chance.random() < 1 / 3:
+        if chance.random() < 1 / 5:
             settings |= setting(chance)
     return Question(
         prompt=tuple(chance.randrange(VOCAB) for _ in range(chance.choice([1, 2, 16, 17, 70]))),

@@ -20,6 +20,7 @@ from tests.exactness.loops import Answer, Question, Stage, answer_of, off, stage
 from tests.exactness.texts import STRANGER, WORLDS, kin
 
 from tandem_runtime.domain.commands import Counts
+from tandem_runtime.domain.processors import History, processed
 from tandem_runtime.domain.sampling import coupled_choice
 from tandem_runtime.domain.tokens import TokenId
 from tandem_runtime.driver import Engines
@@ -104,9 +105,11 @@ async def prove(group: Group, *, reference_every: int = 16) -> Tally:
 def _check_by_reference(group: Group, question: Question, answer: Answer) -> None:
     """Plain decoding by the specification, without engines."""
     output: list[TokenId] = []
+    asked = question.parameters
     while len(output) < min(REFERENCE_TOKENS, len(answer.tokens)):
         row = WORLDS[group.world]((*question.prompt, *output)).tolist()
-        output.append(coupled_choice(row, question.parameters, len(output)))
+        row = processed(row, asked, History(question.prompt, output))
+        output.append(coupled_choice(row, asked.after_processors(), len(output)))
     assert list(answer.tokens[: len(output)]) == output, f"plain decoding of group {group.number} is wrong: {question}"
 
 

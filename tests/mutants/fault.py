@@ -6,13 +6,17 @@ Refuses to know how tests are run.
 from dataclasses import dataclass
 
 INVARIANCE = "tests/exactness/test_drafter_invariance.py"
-SAMPLED = "tests/exactness/test_sampled_laws.py"
-THROUGH_LOOPS = f"{SAMPLED}::test_the_law_holds_through_driver_session_and_loops"
+SAMPLED = "tests/exactness/test_sampled_laws.py::test_one_and_two_tokens_have_the_targets_law"
+THROUGH_LOOPS = "tests/exactness/test_sampled_laws.py::test_the_law_holds_through_driver_session_and_loops"
 NOISE = "tests/exactness/test_noise_independence.py"
-CHAINS = "tests/laws/test_chains.py"
-AGREEMENT = "tests/agreement/test_sampler_agreement.py"
+EXACT = "tests/laws/test_chains.py::test_the_targets_law_is_emitted_exactly"
+VERDICTS = "tests/agreement/test_rejection_agreement.py::test_the_verdicts_of_a_ragged_batch_are_the_reference_verdicts"
+_SAMPLER = "tests/agreement/test_sampler_agreement.py"
+SAME_LAW = f"{_SAMPLER}::test_the_law_after_all_processors_is_the_reference_law"
+SAME_CHOICE = f"{_SAMPLER}::test_the_coupled_choice_is_the_reference_choice"
+SENT_LAW = f"{_SAMPLER}::test_a_draft_draws_from_the_law_that_it_sends"
 
-PROOFS = (INVARIANCE, SAMPLED, NOISE, CHAINS, AGREEMENT)
+PROOFS = (EXACT, VERDICTS, SAME_LAW, SAME_CHOICE, SENT_LAW, NOISE, INVARIANCE, SAMPLED, THROUGH_LOOPS)
 """All that may kill a mutant: tests of identity and of laws, never a comparison with a recorded output."""
 
 

@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutants.fault import AGREEMENT, CHAINS, INVARIANCE, SAMPLED, Fault
+from tests.mutants.fault import EXACT, INVARIANCE, SAME_LAW, SAMPLED, SENT_LAW, VERDICTS, Fault
 
 PLACES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "domain/verification.py": (
         ("verify_coupled", "verify_rejection", "residual", "law_of", "keyed_chance"),
-        (CHAINS, AGREEMENT, SAMPLED),
+        (EXACT, VERDICTS, SAMPLED),
     ),
-    "domain/block.py": (("verify_block", "_left", "_stands"), (CHAINS, AGREEMENT)),
+    "domain/block.py": (("verify_block", "_left", "_stands"), (EXACT, VERDICTS)),
     "engines/rejection.py": (
         ("_verify_coupled", "_verify_rejection", "_verify_block", "_law_of", "_residual", "_left"),
-        (AGREEMENT, SAMPLED, INVARIANCE),
+        (VERDICTS, SAMPLED, INVARIANCE),
     ),
-    "engines/sampler.py": (("guess", "draw", "_law", "_ranked_filters"), (AGREEMENT, SAMPLED, INVARIANCE)),
+    "engines/sampler.py": (("guess", "draw", "_law", "_ranked_filters"), (SAME_LAW, SENT_LAW, VERDICTS, SAMPLED)),
 }
 """By file: the functions that are changed, and the tests that should see it."""
 

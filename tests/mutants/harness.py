@@ -21,7 +21,7 @@ from tests.mutants.fault import Fault, planted
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "runtime" / "tandem_runtime"
 SECONDS_PER_TEST = 300
-FAILED = re.compile(r"^FAILED (\S+)", re.MULTILINE)
+FAILED = re.compile(r"^FAILED (.+?)(?: - .*)?$", re.MULTILINE)
 
 
 class HarnessBroken(Exception):

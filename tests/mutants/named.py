@@ -3,9 +3,18 @@
 Refuses to know how they are planted and found. Sources: issues and pull requests of the projects named.
 """
 
-from tests.mutants.fault import AGREEMENT, CHAINS, INVARIANCE, NOISE, SAMPLED, THROUGH_LOOPS, Fault
-
-LAWS_OF_RULES = f"{SAMPLED}::test_one_and_two_tokens_have_the_targets_law"
+from tests.mutants.fault import (
+    EXACT,
+    INVARIANCE,
+    NOISE,
+    SAME_CHOICE,
+    SAME_LAW,
+    SAMPLED,
+    SENT_LAW,
+    THROUGH_LOOPS,
+    VERDICTS,
+    Fault,
+)
 
 NAMED: tuple[Fault, ...] = (
     Fault(
@@ -14,7 +23,7 @@ NAMED: tuple[Fault, ...] = (
         "return _followed(_residual(p, q), at, parameters, offset)",
         "return _followed(_residual(p, Law(q.ids, np.sqrt(q.probabilities))), at, parameters, offset)",
         "q before its temperature is subtracted, not the q that was drawn from (transformers 47932)",
-        (AGREEMENT, LAWS_OF_RULES),
+        (VERDICTS, SAMPLED),
     ),
     Fault(
         "recovered token from p instead of the residual",
@@ -22,7 +31,7 @@ NAMED: tuple[Fault, ...] = (
         "return _followed(_residual(p, q), at, parameters, offset)",
         "return _followed(p, at, parameters, offset)",
         "what was already given a chance by q is given another: the law tilts towards the draft's",
-        (LAWS_OF_RULES,),
+        (SAMPLED,),
     ),
     Fault(
         "recovered token from p in the reference",
@@ -30,7 +39,7 @@ NAMED: tuple[Fault, ...] = (
         "draw(residual(law, q[position]), chance.follow[position])",
         "draw(law, chance.follow[position])",
         "the same in the specification, where only the exact law can see it",
-        (CHAINS,),
+        (EXACT,),
     ),
     Fault(
         "acceptance by q / p",
@@ -38,7 +47,7 @@ NAMED: tuple[Fault, ...] = (
         "if chance.accept[position] * offered(q[position], token, position) >= law.get(token, 0):",
         "if chance.accept[position] * law.get(token, 0) >= offered(q[position], token, position):",
         "the ratio upside down",
-        (CHAINS,),
+        (EXACT,),
     ),
     Fault(
         "p not renormalised",
@@ -46,7 +55,7 @@ NAMED: tuple[Fault, ...] = (
         "return Law(kept, weights[kept] / weights[kept].sum())",
         "return Law(kept, weights[kept] / weights.sum())",
         "after a filter p adds up to less than 1, so too much is rejected (vLLM 10198)",
-        (f"{SAMPLED}::test_one_and_two_tokens_have_the_targets_law", AGREEMENT),
+        (SAME_LAW, SAMPLED),
     ),
     Fault(
         "first failure ends a block",
@@ -54,7 +63,7 @@ NAMED: tuple[Fault, ...] = (
         "accepted, share = (at + 1, worth) if stands else (accepted, share)",
         "if not stands:\n            break\n        accepted, share = at + 1, worth",
         "a later success rescues earlier failures; a port broke at the first (vllm-ascend 7807, 7808)",
-        (AGREEMENT, LAWS_OF_RULES),
+        (VERDICTS, SAMPLED),
     ),
     Fault(
         "first failure ends a block in the reference",
@@ -64,7 +73,7 @@ NAMED: tuple[Fault, ...] = (
         "        if not _stands(chance.accept[position], worth, left):\n            break\n"
         "        accepted, share = position + 1, worth\n",
         "the same in the specification (vllm-ascend 7807, 7808)",
-        (CHAINS,),
+        (EXACT,),
     ),
     Fault(
         "whole p in a block's residual",
@@ -72,7 +81,7 @@ NAMED: tuple[Fault, ...] = (
         "law = residual(law, q[accepted], share=share)",
         "law = residual(law, q[accepted])",
         "the residual of token-by-token verification used for a block",
-        (CHAINS,),
+        (EXACT,),
     ),
     Fault(
         "u reused within a round",
@@ -80,7 +89,7 @@ NAMED: tuple[Fault, ...] = (
         "return uniform_at(parameters.seed, parameters.choice, salt, offset, index)",
         "return uniform_at(parameters.seed, parameters.choice, salt, offset, 0)",
         "one number judges every position, so fates go together",
-        (LAWS_OF_RULES,),
+        (SAMPLED,),
     ),
     Fault(
         "temperature on one side only",
@@ -88,7 +97,7 @@ NAMED: tuple[Fault, ...] = (
         "token = draw(Law(law.ids, rounded.astype(np.float64)), u)",
         "token = draw(Law(law.ids, rounded.astype(np.float64) ** 0.5), u)",
         "the draft draws at another temperature than the law that it sends (lattice 388)",
-        (LAWS_OF_RULES, AGREEMENT),
+        (SENT_LAW,),
     ),
     Fault(
         "bonus from position K",
@@ -97,7 +106,7 @@ NAMED: tuple[Fault, ...] = (
         "return _followed(distribution(logits[max(0, len(proposal.ids) - 1)], parameters), "
         "len(proposal.ids), parameters, offset)",
         "the bonus token must come from the row behind the last proposed token",
-        (LAWS_OF_RULES,),
+        (SAMPLED,),
     ),
     Fault(
         "argmax at T > 0 in verify rows",
@@ -114,7 +123,7 @@ NAMED: tuple[Fault, ...] = (
         "draw(law, round_uniform(parameters, Salt.RESIDUAL, offset, accepted))",
         "draw(law, round_uniform(parameters, Salt.DRAFT, offset, accepted))",
         "the number that chose the rejected token also chooses its successor",
-        (LAWS_OF_RULES,),
+        (SAMPLED,),
     ),
     Fault(
         "wrong tie",
@@ -122,7 +131,7 @@ NAMED: tuple[Fault, ...] = (
         "return max(range(len(row)), key=lambda token: (row[token], -token))",
         "return max(range(len(row)), key=lambda token: (row[token], token))",
         "ties go to the lowest id on every path, or plain and verified text part at the first tie (rMLX 373)",
-        (AGREEMENT,),
+        (SAME_CHOICE,),
     ),
     Fault(
         "noise reused across positions",
@@ -130,7 +139,7 @@ NAMED: tuple[Fault, ...] = (
         "for part in (seed, choice, int(salt), position):",
         "for part in (seed, choice, int(salt)):",
         "every position perturbs with the same numbers: each token alone looks right, pairs do not",
-        (LAWS_OF_RULES, NOISE),
+        (NOISE,),
     ),
     Fault(
         "noise without the choice",
@@ -146,7 +155,7 @@ NAMED: tuple[Fault, ...] = (
         "for part in (seed, choice, int(salt), position):",
         "for part in (seed, choice, 0, position):",
         "the number that drew a token also judges it",
-        (LAWS_OF_RULES, NOISE),
+        (NOISE,),
     ),
     Fault(
         "u can be 1",
@@ -159,25 +168,25 @@ NAMED: tuple[Fault, ...] = (
     Fault(
         "noise keyed by slot",
         "engines/target_loop.py",
-        "verified = verify(seen.logits, proposal, asked.parameters,",
-        "verified = verify(seen.logits, proposal, "
-        "__import__('dataclasses').replace(asked.parameters, choice=session.line.slot),",
+        "return verify(rows, proposal, session.parameters,",
+        "return verify(rows, proposal, "
+        "__import__('dataclasses').replace(session.parameters, choice=session.line.slot),",
         "a generator per batch row: text depends on who else is served",
         (INVARIANCE,),
     ),
     Fault(
         "noise position starts anew when re-opened",
         "engines/target_loop.py",
-        "prefix, offset = session.prefix, len(session.output)",
-        "prefix, offset = session.prefix, len(session.output) - len(session.request.output)",
+        "asked, offset = session.request.verification, len(session.output)",
+        "asked, offset = session.request.verification, len(session.output) - len(session.request.output)",
         "a session that moves to another target must go on with the noise of its output's length",
         (INVARIANCE,),
     ),
     Fault(
         "noise position counts the prompt",
         "engines/target_loop.py",
-        "prefix, offset = session.prefix, len(session.output)",
-        "prefix, offset = session.prefix, len(session.prefix)",
+        "asked, offset = session.request.verification, len(session.output)",
+        "asked, offset = session.request.verification, len(session.prefix)",
         "the definition counts output tokens only; a stale offset would be told to the driver, too",
         (INVARIANCE,),
     ),
@@ -224,8 +233,8 @@ NAMED: tuple[Fault, ...] = (
     Fault(
         "logprobs of another position",
         "engines/target_loop.py",
-        "logprobs=_logprobs(seen.logits, emitted, asked.logprobs),",
-        "logprobs=_logprobs(seen.logits[-len(emitted) :], emitted, asked.logprobs),",
+        "logprobs=_logprobs(seen.logits, emitted, session.request.logprobs),",
+        "logprobs=_logprobs(seen.logits[-len(emitted) :], emitted, session.request.logprobs),",
         "log-probabilities must be the target's own, after the same prefix as at K = 0",
         (INVARIANCE,),
     ),
@@ -244,7 +253,7 @@ NAMED: tuple[Fault, ...] = (
         "p, q = distribution(logits[at], parameters), _law_of(row)",
         "p, q = distribution(logits[at], __import__('dataclasses').replace(parameters, min_p=0.0)), _law_of(row)",
         "min-p held for the bonus token alone (vLLM 42744)",
-        (AGREEMENT, LAWS_OF_RULES),
+        (VERDICTS, SAMPLED),
     ),
     Fault(
         "top-p of the whole mass behind top-k",
@@ -252,7 +261,7 @@ NAMED: tuple[Fault, ...] = (
         "total = weights[ranked].sum() if parameters.top_k else weights.sum()",
         "total = weights.sum()",
         "each filter sees what the one before it left, renormalised",
-        (AGREEMENT,),
+        (SAME_LAW,),
     ),
     Fault(
         "a stale roll-back is not seen",
@@ -260,6 +269,14 @@ NAMED: tuple[Fault, ...] = (
         "        if self.held[:limit] != tokens[:limit]:",
         "        if self.held[: limit - 1] != tokens[: limit - 1]:",
         "the last held token is believed without a look",
+        (INVARIANCE,),
+    ),
+    Fault(
+        "stale penalties",
+        "engines/sessions.py",
+        "            self.processors.commit(at, ids)\n",
+        "            self.processors.commit(at, ids[-1:])\n",
+        "only the last token of an accepted run reaches the penalties (SGLang 33643)",
         (INVARIANCE,),
     ),
 )

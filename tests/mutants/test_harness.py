@@ -1,13 +1,13 @@
 """The harness works: every entry fits the source, two real faults are killed, and a harmless edit survives."""
 
 import pytest
-from tests.mutants.fault import AGREEMENT, CHAINS, Fault, StaleFault, planted
+from tests.mutants.fault import EXACT, SAME_LAW, Fault, StaleFault, planted
 from tests.mutants.generated import COUNT, generated
 from tests.mutants.harness import PACKAGE, HarnessBroken, tried
 from tests.mutants.named import NAMED
 
 BY_NAME = {fault.name: fault for fault in NAMED}
-ONE_LAW = f"{CHAINS}::test_a_draft_cut_to_its_likeliest_tokens_keeps_the_law"
+ONE_LAW = f"{EXACT}[thirds swapped-rejection]"
 
 
 @pytest.mark.parametrize("fault", [*NAMED, *generated(PACKAGE)], ids=lambda fault: fault.name)
@@ -35,7 +35,7 @@ def on(fault: str, test: str) -> Fault:
 
 def test_a_wrong_rule_is_killed_by_the_exact_law() -> None:
     outcome = tried(on("recovered token from p in the reference", ONE_LAW))
-    assert outcome.killed_by == f"{ONE_LAW}[rejection]"
+    assert outcome.killed_by == ONE_LAW
 
 
 def test_an_edit_that_changes_nothing_survives() -> None:
@@ -44,6 +44,6 @@ def test_an_edit_that_changes_nothing_survives() -> None:
 
 
 def test_tests_that_cannot_run_are_no_kill() -> None:
-    broken = Fault("syntax", "engines/sampler.py", "def draw(", "def draw((", "", (AGREEMENT,))
+    broken = Fault("syntax", "engines/sampler.py", "def draw(", "def draw((", "", (SAME_LAW,))
     with pytest.raises(HarnessBroken):
         tried(broken)
