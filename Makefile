@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint types contracts domain check test demo demo-down bench proto chart
+.PHONY: help setup lint types contracts domain check test demo demo-down bench proto chart exactness mutants
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -31,12 +31,19 @@ contracts: $(STAMP)
 	$(BIN)/lint-imports
 
 domain: $(STAMP)
-	$(BIN)/pytest -q tests/domain
+	$(BIN)/pytest -q tests/domain tests/laws
 
 check: lint types contracts domain ## lint, types, import contracts and the pure tests: under two minutes
 
 test: check controlplane ## every test this machine can run; says what it skips and why
-	$(BIN)/pytest -q tests/seams tests/agreement tests/scenarios tests/cluster
+	$(BIN)/pytest -q tests/seams tests/agreement tests/scenarios tests/exactness tests/mutants tests/cluster
+
+exactness: $(STAMP) ## text never depends on speculation: 100,000 sequences, then sampled laws (an hour on 2 cores)
+	$(BIN)/python -m tests.exactness
+	$(BIN)/python -m tests.exactness.sampled
+
+mutants: $(STAMP) ## plant each known fault in a copy and name the test that sees it; a survivor fails
+	$(BIN)/python -m tests.mutants
 
 bench: $(STAMP) ## one measured comparison: make bench NAME=coupled_verify
 	$(BIN)/python -m benchmarks.$(NAME)

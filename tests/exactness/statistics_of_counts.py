@@ -14,7 +14,7 @@ wrong by d is seen with probability .999 at a false alarm rate of 1e-6 from thes
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeVar
 
 FALSE_ALARM = 1e-6
 NON_CENTRALITY = {8: 82, 32: 115}
@@ -22,7 +22,7 @@ NON_CENTRALITY = {8: 82, 32: 115}
 LEAST_EXPECTED = 5.0
 """Below so many expected counts in a cell the chi-square law is no good approximation."""
 
-Cell: TypeAlias = Hashable
+Cell = TypeVar("Cell", bound=Hashable)
 
 
 @dataclass(frozen=True)
