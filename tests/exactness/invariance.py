@@ -16,7 +16,7 @@ from random import Random
 from tests.exactness.cases import Drafter, Group, Twin, bounds_over_time
 from tests.exactness.drafters import GuessingDraft, anything, echo, knowing, one_token
 from tests.exactness.faults import Trouble, TroubledDraft, TroubledTarget
-from tests.exactness.loops import Answer, Question, Stage, answer_of, off, stage_of
+from tests.exactness.loops import PATIENT, Answer, Question, Stage, answer_of, off, stage_of
 from tests.exactness.texts import STRANGER, WORLDS, kin
 
 from tandem_runtime.domain.commands import Counts
@@ -154,7 +154,7 @@ def _engines(case: _Case, stage: Stage, trouble: Trouble) -> Engines:
         return targets[next(turn) % 2]
 
     rarely = Trouble(Random(~case.twin.seed), case.twin.trouble / 4, trouble.counts)
-    return Engines(targets[0], TroubledDraft(_drafter(case, stage), rarely), other)
+    return Engines(targets[0], TroubledDraft(_drafter(case, stage), rarely), other, PATIENT)
 
 
 def _drafter(case: _Case, stage: Stage) -> DraftEngine:

@@ -22,7 +22,7 @@ from tandem_runtime.domain.tokens import (
     TokenLogprob,
     Verification,
 )
-from tandem_runtime.driver import Engines, generate
+from tandem_runtime.driver import Deadlines, Engines, generate
 from tandem_runtime.engines.draft_loop import BatchedDraft
 from tandem_runtime.engines.scripted import Script, ScriptedModel
 from tandem_runtime.engines.sessions import EngineFacts
@@ -32,6 +32,10 @@ from tandem_runtime.ports import DraftEngine, TargetEngine
 
 LONGEST = 256
 """Prompt and answer of a session."""
+
+
+PATIENT = Deadlines(open_seconds=3600, propose_seconds=3600, verify_seconds=3600, close_seconds=3600)
+"""A machine that is busy with other things loses nothing: what is lost here is lost on purpose."""
 
 
 class CountedClock:
@@ -82,7 +86,7 @@ class Stage:
     @property
     def engines(self) -> Engines:
         """The first target and the first draft, if there is one."""
-        return Engines(self.targets[0], self.drafts[0] if self.drafts else None, nobody)
+        return Engines(self.targets[0], self.drafts[0] if self.drafts else None, nobody, PATIENT)
 
 
 async def nobody() -> TargetEngine:
