@@ -12,17 +12,18 @@ from tests.mutants.fault import EXACT, INVARIANCE, SAME_LAW, SAMPLED, SENT_LAW, 
 
 PLACES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "domain/verification.py": (
-        ("verify_coupled", "verify_rejection", "residual", "law_of", "keyed_chance"),
+        ("verify_coupled", "verify_rejection", "residual", "keyed_chance"),
         (EXACT, VERDICTS, SAMPLED),
     ),
     "domain/block.py": (("verify_block", "_left", "_stands"), (EXACT, VERDICTS)),
     "engines/rejection.py": (
-        ("_verify_coupled", "_verify_rejection", "_verify_block", "_law_of", "_residual", "_left"),
+        ("_verify_coupled", "_verify_rejection", "_verify_block", "_residual", "_left"),
         (VERDICTS, SAMPLED, INVARIANCE),
     ),
     "engines/sampler.py": (("guess", "draw", "_law", "_ranked_filters"), (SAME_LAW, SENT_LAW, VERDICTS, SAMPLED)),
 }
-"""By file: the functions that are changed, and the tests that should see it."""
+"""By file: the functions that are changed, and the tests that should see it. What only renormalises a row of q is not
+among them: the row adds up to 1 within its rounding, so a change there is below what any sample can show."""
 
 COUNT = 5
 
