@@ -1,0 +1,46 @@
+"""Knows what a planted fault is: one edit of one source file, why it is real, and which tests should see it.
+
+Refuses to know how tests are run.
+"""
+
+from dataclasses import dataclass
+
+INVARIANCE = "tests/exactness/test_drafter_invariance.py"
+SAMPLED = "tests/exactness/test_sampled_laws.py::test_one_and_two_tokens_have_the_targets_law"
+THROUGH_LOOPS = "tests/exactness/test_sampled_laws.py::test_the_law_holds_through_driver_session_and_loops"
+NOISE = "tests/exactness/test_noise_independence.py"
+EXACT = "tests/laws/test_chains.py::test_the_targets_law_is_emitted_exactly"
+VERDICTS = "tests/agreement/test_rejection_agreement.py::test_the_verdicts_of_a_ragged_batch_are_the_reference_verdicts"
+_SAMPLER = "tests/agreement/test_sampler_agreement.py"
+SAME_LAW = f"{_SAMPLER}::test_the_law_after_all_processors_is_the_reference_law"
+SAME_CHOICE = f"{_SAMPLER}::test_the_coupled_choice_is_the_reference_choice"
+SENT_LAW = f"{_SAMPLER}::test_a_draft_draws_from_the_law_that_it_sends"
+
+PROOFS = (EXACT, VERDICTS, SAME_LAW, SAME_CHOICE, SENT_LAW, NOISE, INVARIANCE, SAMPLED, THROUGH_LOOPS)
+"""All that may kill a mutant: tests of identity and of laws, never a comparison with a recorded output."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`old` occurs exactly once in `file` (below `tandem_runtime/`) and becomes `new`."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    why: str
+    """What goes wrong, and where it was seen."""
+    tests: tuple[str, ...]
+    """Node ids of the tests that should fail, run in this order until one does."""
+
+
+class StaleFault(Exception):
+    """An entry no longer fits the source: its text is gone, or is there more than once."""
+
+
+def planted(fault: Fault, source: str) -> str:
+    """The source with the fault in it. Raises StaleFault."""
+    times = source.count(fault.old)
+    if times != 1:
+        raise StaleFault(f"{fault.name}: its text occurs {times} times in {fault.file}, not once; mend the entry")
+    return source.replace(fault.old, fault.new)
