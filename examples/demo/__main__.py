@@ -1,6 +1,7 @@
 """Knows the demo as a command: `python -m examples.demo` tells the story and leaves it running; `down` ends it."""
 
 import argparse
+import json
 import signal
 import subprocess
 import sys
@@ -50,7 +51,9 @@ def parse(words: list[str]) -> argparse.Namespace:
 def up(state: Path) -> int:
     narrator = Narrator()
     print(OPENING, flush=True)
-    devcluster(state, "down")
+    if StateFolder(state).running() is not None:
+        print(f"==> ending the dev cluster that runs in {state}", flush=True)
+        devcluster(state, "down")
     devcluster(state, "up", "--folder", f"{PAIRS}={PAIRS_FOLDER}")
     narrator.say("the control plane is ready, with nodes for L4, H100 and everything else")
     stage = Stage(Cluster(StateFolder(state)))
@@ -71,12 +74,18 @@ def devcluster(state: Path, *arguments: str) -> None:
 
 def next_commands(state: Path, seconds: float) -> str:
     kubectl = f"{state}/bin/kubectl"
+    forward = f"{sys.executable} -m tandem_devcluster --state {state} forward -n {NAMESPACE} svc/{NAME} 8000"
+    request = json.dumps({"model": NAME, "prompt": "Return the", "max_tokens": 32, "stream": True})
     return f"""
 The story took {seconds:.0f} s. The system is still running; try:
   {kubectl} get specdep -A -o wide
   {kubectl} describe specdep {NAME} -n {NAMESPACE}
   {kubectl} explain specdep.spec.canary.analysis
   {kubectl} logs -n {SYSTEM_NAMESPACE} deploy/tandem-operator
+Your own requests (the address that the story printed ended with it):
+  {forward} --local-port 8000 &
+  curl -N http://127.0.0.1:8000/v1/completions -H 'content-type: application/json' -d '{request}'
+End it all:
   make demo-down
 """
 
