@@ -4,6 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from examples.demo.stage import PAIRS, PAIRS_FOLDER
 
 ROOT = Path(__file__).parents[2]
 INSTALLED = ("--old-file", ".venv/.installed")
@@ -41,9 +42,17 @@ def test_a_python_that_is_not_there_is_named_before_anything_is_made(tmp_path: P
 
 def test_a_python_that_is_too_old_is_named_with_its_version(tmp_path: Path) -> None:
     old = tmp_path / "python-of-old"
-    old.write_text(f"#!/bin/sh\nexec {ROOT}/.venv/bin/python -c \"import sys; sys.version_info = (3, 9, 0); $2\"\n")
+    old.write_text(f'#!/bin/sh\nexec {ROOT}/.venv/bin/python -c "import sys; sys.version_info = (3, 9, 0); $2"\n')
     old.chmod(0o755)
     status, said = make("setup", f"PYTHON={old}", f"VENV={tmp_path / 'made'}")
     assert status == 2
     assert said.splitlines()[0] == f"Tandem needs Python 3.11 or newer, and {old} is 3.9; set PYTHON=... to one"
     assert list(tmp_path.iterdir()) == [old]
+
+
+def test_the_dev_cluster_shows_its_pods_the_trained_pair_where_the_examples_and_the_demo_look_for_it() -> None:
+    status, said = make(*INSTALLED, "--dry-run", "cluster-up")
+    assert (status, said.splitlines()[-1]) == (
+        0,
+        f".venv/bin/python -m tandem_devcluster up --folder {PAIRS}={PAIRS_FOLDER}",
+    )
