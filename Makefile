@@ -1,4 +1,4 @@
-# One verb per job; `make help` lists them. Everything lands in .venv and in the cache folder, nothing elsewhere.
+# One verb per job; `make help` lists them. What they make lies in .venv, .devcluster, ~/.cache/tandem, and pip's and Go's own caches.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
