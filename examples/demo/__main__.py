@@ -32,11 +32,20 @@ def main() -> int:
     try:
         return (down if arguments.verb == "down" else up)(arguments.state)
     except KeyboardInterrupt:
-        print("\nstopped; `make demo` starts again, `make demo-down` ends what is running", file=sys.stderr)
+        print(f"\nstopped by hand\n{after_a_stop(arguments.state)}", file=sys.stderr)
         return 130
     except (StoryError, subprocess.SubprocessError) as error:
-        print(f"\nthe demo stopped: {error}", file=sys.stderr)
+        print(f"\nthe demo stopped: {error}\n{after_a_stop(arguments.state)}", file=sys.stderr)
         return 1
+
+
+def after_a_stop(state: Path) -> str:
+    if StateFolder(state).running() is None:
+        return "nothing is left running"
+    return (
+        f"What it reached still runs: {state}/bin/kubectl get specdep -A -o wide; `make demo-down` ends it.\n"
+        "Speeds are measured: with other work on the machine they may not pass. `make demo` starts again."
+    )
 
 
 def parse(words: list[str]) -> argparse.Namespace:
