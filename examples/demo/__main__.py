@@ -24,6 +24,7 @@ slots, so that a few minutes hold enough of them:
   steps shadow 5 s and 50 % 5 s (default shadow 120 s, 10, 25, 50 %), intervalSeconds 2 (default 30),
   autoDisable.windowSeconds 20 (default 300), cooldownSeconds 10 (default 600).
 """
+QUIET = "\nSpeeds are measured: with other work on the machine a good draft may not pass."
 
 
 def main() -> int:
@@ -32,20 +33,19 @@ def main() -> int:
     try:
         return (down if arguments.verb == "down" else up)(arguments.state)
     except KeyboardInterrupt:
-        print(f"\nstopped by hand\n{after_a_stop(arguments.state)}", file=sys.stderr)
+        print(f"\nstopped by hand; {after_a_stop(arguments.state)}", file=sys.stderr)
         return 130
     except (StoryError, subprocess.SubprocessError) as error:
-        print(f"\nthe demo stopped: {error}\n{after_a_stop(arguments.state)}", file=sys.stderr)
+        quiet = QUIET if isinstance(error, StoryError) else ""
+        print(f"\nthe demo stopped: {error}\n{after_a_stop(arguments.state)}{quiet}", file=sys.stderr)
         return 1
 
 
 def after_a_stop(state: Path) -> str:
     if StateFolder(state).running() is None:
-        return "nothing is left running"
-    return (
-        f"What it reached still runs: {state}/bin/kubectl get specdep -A -o wide; `make demo-down` ends it.\n"
-        "Speeds are measured: with other work on the machine they may not pass. `make demo` starts again."
-    )
+        return "nothing is left running; `make demo` starts again"
+    look = f"{state}/bin/kubectl get specdep -A -o wide"
+    return f"what it reached still runs: {look}; `make demo-down` ends it, `make demo` starts again"
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -84,6 +84,7 @@ def devcluster(state: Path, *arguments: str) -> None:
 def next_commands(state: Path, seconds: float) -> str:
     kubectl = f"{state}/bin/kubectl"
     forward = f"{sys.executable} -m tandem_devcluster --state {state} forward -n {NAMESPACE} svc/{NAME} 8000"
+    curl = "curl -N --retry 9 --retry-connrefused http://127.0.0.1:8000/v1/completions"
     request = json.dumps({"model": NAME, "prompt": "Return the", "max_tokens": 32, "stream": True})
     return f"""
 The story took {seconds:.0f} s. The system is still running; try:
@@ -93,7 +94,7 @@ The story took {seconds:.0f} s. The system is still running; try:
   {kubectl} logs -n {SYSTEM_NAMESPACE} deploy/tandem-operator
 Your own requests (the address that the story printed ended with it):
   {forward} --local-port 8000 &
-  curl -N http://127.0.0.1:8000/v1/completions -H 'content-type: application/json' -d '{request}'
+  {curl} -H 'content-type: application/json' -d '{request}'
 End it all:
   make demo-down
 """
