@@ -84,7 +84,7 @@ def devcluster(state: Path, *arguments: str) -> None:
 def next_commands(state: Path, seconds: float) -> str:
     kubectl = f"{state}/bin/kubectl"
     forward = f"{sys.executable} -m tandem_devcluster --state {state} forward -n {NAMESPACE} svc/{NAME} 8000"
-    curl = "curl -N --retry 9 --retry-connrefused http://127.0.0.1:8000/v1/completions"
+    curl = "curl -sN --retry 9 --retry-connrefused http://127.0.0.1:8000/v1/completions"
     request = json.dumps({"model": NAME, "prompt": "Return the", "max_tokens": 32, "stream": True})
     return f"""
 The story took {seconds:.0f} s. The system is still running; try:
