@@ -1,8 +1,9 @@
-# One verb per job; `make help` lists them. Everything lands in .venv and in the cache folder, nothing elsewhere.
+# One verb per job; `make help` lists them. What they make lies in .venv, .devcluster, ~/.cache/tandem, and pip's and Go's own caches.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+BENCHMARKS = $(basename $(notdir $(shell grep -l '^if __name__' benchmarks/*.py)))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lint types contracts domain check test demo demo-down bench proto chart
@@ -11,8 +12,9 @@ help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Tandem needs Python 3.11 or newer; set PYTHON=... to one")'
-	@echo "==> environment in $(VENV) (about 1 minute; torch is large)"
+	@command -v $(PYTHON) >/dev/null || { echo "Tandem needs Python 3.11 or newer, and there is no command '$(PYTHON)' here; set PYTHON=... to one" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Tandem needs Python 3.11 or newer, and $(PYTHON) is %d.%d; set PYTHON=... to one" % sys.version_info[:2])'
+	@echo "==> environment in $(VENV) (about 1 minute where pip has the packages already, else as long as some 3 GB take to come)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt uv
 	$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt -e '.[operator,runtime]' --group test --group lint --group devcluster
@@ -40,7 +42,8 @@ test: check controlplane ## every test this machine can run; says what it skips 
 	$(BIN)/pytest -q --numprocesses=2 --dist=loadfile tests/seams tests/agreement tests/scenarios
 	$(BIN)/pytest -q tests/cluster
 
-bench: $(STAMP) ## one measured comparison: make bench NAME=coupled_verify
+bench: $(STAMP) ## one measured comparison: make bench NAME=coupled_verify (or pair_speed)
+	@$(if $(filter $(BENCHMARKS),$(NAME)),:,echo "NAME='$(NAME)' is no benchmark; give one: make bench NAME=..., of $(BENCHMARKS)" >&2; exit 2)
 	$(BIN)/python -m benchmarks.$(NAME)
 
 demo: controlplane ## the main job on a real control plane, told step by step; leaves it running

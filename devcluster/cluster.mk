@@ -7,7 +7,7 @@ controlplane: $(STAMP) ## build the control plane once into the cache (12 minute
 	@$(CLUSTER) build
 
 cluster-up: controlplane ## start the dev cluster and print how to reach it
-	@$(CLUSTER) up
+	@$(CLUSTER) up --folder /opt/tandem/pairs=$(CURDIR)/examples/pairs
 
 cluster-down: $(STAMP) ## stop the dev cluster and everything it started
 	@$(CLUSTER) down

@@ -1,6 +1,7 @@
 """Knows the demo as a command: `python -m examples.demo` tells the story and leaves it running; `down` ends it."""
 
 import argparse
+import json
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ slots, so that a few minutes hold enough of them:
   steps shadow 5 s and 50 % 5 s (default shadow 120 s, 10, 25, 50 %), intervalSeconds 2 (default 30),
   autoDisable.windowSeconds 20 (default 300), cooldownSeconds 10 (default 600).
 """
+QUIET = "\nSpeeds are measured: with other work on the machine a good draft may not pass."
 
 
 def main() -> int:
@@ -31,11 +33,19 @@ def main() -> int:
     try:
         return (down if arguments.verb == "down" else up)(arguments.state)
     except KeyboardInterrupt:
-        print("\nstopped; `make demo` starts again, `make demo-down` ends what is running", file=sys.stderr)
+        print(f"\nstopped by hand; {after_a_stop(arguments.state)}", file=sys.stderr)
         return 130
     except (StoryError, subprocess.SubprocessError) as error:
-        print(f"\nthe demo stopped: {error}", file=sys.stderr)
+        quiet = QUIET if isinstance(error, StoryError) else ""
+        print(f"\nthe demo stopped: {error}\n{after_a_stop(arguments.state)}{quiet}", file=sys.stderr)
         return 1
+
+
+def after_a_stop(state: Path) -> str:
+    if StateFolder(state).running() is None:
+        return "nothing is left running; `make demo` starts again"
+    look = f"{state}/bin/kubectl get specdep -A -o wide"
+    return f"what it reached still runs: {look}; `make demo-down` ends it, `make demo` starts again"
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -50,7 +60,9 @@ def parse(words: list[str]) -> argparse.Namespace:
 def up(state: Path) -> int:
     narrator = Narrator()
     print(OPENING, flush=True)
-    devcluster(state, "down")
+    if StateFolder(state).running() is not None:
+        print(f"==> ending the dev cluster that runs in {state}", flush=True)
+        devcluster(state, "down")
     devcluster(state, "up", "--folder", f"{PAIRS}={PAIRS_FOLDER}")
     narrator.say("the control plane is ready, with nodes for L4, H100 and everything else")
     stage = Stage(Cluster(StateFolder(state)))
@@ -71,12 +83,19 @@ def devcluster(state: Path, *arguments: str) -> None:
 
 def next_commands(state: Path, seconds: float) -> str:
     kubectl = f"{state}/bin/kubectl"
+    forward = f"{sys.executable} -m tandem_devcluster --state {state} forward -n {NAMESPACE} svc/{NAME} 8000"
+    curl = "curl -sN --retry 9 --retry-connrefused http://127.0.0.1:8000/v1/completions"
+    request = json.dumps({"model": NAME, "prompt": "Return the", "max_tokens": 32, "stream": True})
     return f"""
 The story took {seconds:.0f} s. The system is still running; try:
   {kubectl} get specdep -A -o wide
   {kubectl} describe specdep {NAME} -n {NAMESPACE}
   {kubectl} explain specdep.spec.canary.analysis
   {kubectl} logs -n {SYSTEM_NAMESPACE} deploy/tandem-operator
+Your own requests (the address that the story printed ended with it):
+  {forward} --local-port 8000 &
+  {curl} -H 'content-type: application/json' -d '{request}'
+End it all:
   make demo-down
 """
 

@@ -238,8 +238,15 @@ class Story:
 
     def _canary_line(self, status: Mapping[str, Any]) -> str:
         canary = status.get("canary") or {}
-        checks = [f"{check['name']} {check['verdict']} {check['value']}" for check in canary.get("checks", [])]
-        return f"step {canary.get('step', '-')} at {canary.get('percent', 0)} %, {', '.join(checks) or 'no check yet'}"
+        checks = [f"{check['name']} {check['verdict']} {check['value']}".rstrip() for check in canary.get("checks", [])]
+        told = ", ".join(checks) or f"no check yet, {self._canary_pods(status)}"
+        return f"step {canary.get('step', '-')} at {canary.get('percent', 0)} %, {told}"
+
+    def _canary_pods(self, status: Mapping[str, Any]) -> str:
+        """What an unjudged canary waits for first: its draft's pods."""
+        named = {revision["name"]: revision for revision in status.get("revisions", [])}
+        ready = named.get(status.get("canaryRevision", ""), {}).get("draftReady")
+        return f"{ready} pods of its draft are ready" if ready else "its draft has no pods yet"
 
     def _target_pods(self) -> list[str]:
         selector = f"tandem.dev/deployment={NAME},tandem.dev/role=target"

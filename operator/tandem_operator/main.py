@@ -51,7 +51,7 @@ class SystemClock:
 
 def main() -> int:
     """The operator's process; returns its exit status."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    set_up_logging()
     try:
         settings = read_settings(os.environ)
     except SettingsError as error:
@@ -63,6 +63,12 @@ def main() -> int:
         print(f"tandem-operator: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def set_up_logging() -> None:
+    """What the operator does, and of kopf only what went wrong: it would tell each event that it handed on."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("kopf").setLevel(logging.WARNING)
 
 
 class CannotServe(Exception):

@@ -283,6 +283,8 @@ def _basis_points(text: str) -> int:
 
 
 def _run_serve(arguments: argparse.Namespace, _settings: Settings) -> int:
+    pair_named = " and ".join(model for model in (arguments.target, arguments.draft) if model is not None)
+    print(f"loading {pair_named}", flush=True)  # importing torch alone can take half a minute
     from tandem_runtime import serve as pair  # noqa: PLC0415  # engines and HTTP, only for who serves
 
     options = _pair_options(arguments)

@@ -162,7 +162,10 @@ def test_c34_sums_that_are_not_there_yet_are_no_data_and_are_named() -> None:
     world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
     world.run(90)
     assert checks(world)["acceptance"]["verdict"] == "NoData"
-    assert checks(world)["acceptance"]["message"] == f"the gateways hold no acceptance sums of revision {v2} yet"
+    missing = f"the gateways hold no acceptance sums of revision {v2} yet"
+    assert checks(world)["acceptance"]["message"] == missing
+    [canary] = [item for item in world.status["conditions"] if item["type"] == "CanaryHealthy"]
+    assert canary["message"].startswith(f"acceptance: {missing}; acceptanceDrop: ")
     assert stage(world) is Stage.STEPPING
 
 

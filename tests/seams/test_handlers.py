@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from tandem_operator.handlers import CHILD_KINDS, Calls, narrow_watches, register
+from tandem_operator.main import set_up_logging
 from tandem_operator.ports import Key
 
 OURS = ("tandem.dev", "v1alpha1", "speculativedeployments")
@@ -176,3 +178,13 @@ async def test_an_error_in_a_handler_stops_neither_the_watch_nor_the_next_event(
         for key in (Key("llm", f"o{number}") for number in range(3)):
             api.tell("MODIFIED", plural, named(key.name, deployment=key.name))
             await woken.until(partial(woken.keys.__contains__, key))
+
+
+def test_the_log_tells_of_kopf_what_went_wrong_and_not_each_event_that_it_handed_on() -> None:
+    try:
+        set_up_logging()
+        handled = logging.getLogger("kopf.objects")
+        told = [level for level in (logging.INFO, logging.WARNING, logging.ERROR) if handled.isEnabledFor(level)]
+    finally:
+        logging.getLogger("kopf").setLevel(logging.NOTSET)
+    assert told == [logging.WARNING, logging.ERROR]

@@ -30,7 +30,7 @@ def served(*arguments: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         try:
-            yield "".join(process.stdout.readline() for _ in range(3)), process
+            yield "".join(process.stdout.readline() for _ in range(4)), process
         finally:
             if process.poll() is None:
                 process.kill()
@@ -63,6 +63,7 @@ def test_a_pair_is_served_by_one_command_and_drains_at_the_end(tmp_path: Path) -
     with served(*PAIR, "--tokenizer", folder, "--name", "chat", "--mode", "Always") as (said, process):
         address = re.findall(r"^serving chat at (http://\S+)$", said, re.MULTILINE)[0]
         metrics = re.findall(r"^metrics at (http://\S+)/metrics$", said, re.MULTILINE)[0]
+        assert said.startswith(f"loading {PAIR[1]} and {PAIR[3]}\n")
         assert f"try: curl -N {address}/completions -H 'content-type: application/json' -d '{{" in said
         with openai.OpenAI(base_url=address, api_key="none", max_retries=0) as client:
             stream = client.completions.create(model="chat", prompt="b", max_tokens=200, temperature=0, stream=True)

@@ -169,7 +169,9 @@ class _Accepted:
         )
         self.short = "" if question.shadow else self._short(requests, evidence.canary)
         self.short_stable = "" if question.shadow else self._short(stable_requests, evidence.stable)
-        self.unfilled = f"no stratum has {FEWEST_BUCKETS} filled buckets yet; each new request may fill one"
+        self.unfilled = (
+            f"too few requests under any one policy: they fall into buckets, and {FEWEST_BUCKETS} must be filled"
+        )
 
     def _short(self, requests: int, revision: str) -> str:
         needed = self._question.analysis.min_requests
