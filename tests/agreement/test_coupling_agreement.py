@@ -138,6 +138,18 @@ def test_mass_that_meets_top_p_exactly_is_cut_as_the_domain_cuts_it(top_p: float
         assert sampler.coupled_choice(row, asked, position) == sampling.coupled_choice(row.tolist(), asked, position)
 
 
+@pytest.mark.parametrize("off", [-1e-7, -3e-9, 3e-9, 1e-7])
+def test_a_top_p_next_to_a_mass_cuts_float32_rows_as_the_domain_does(off: float) -> None:
+    """Nearer to the mass before the choice than float32 can tell."""
+    for position in range(12):
+        row = np.random.default_rng(position).normal(0, 3, VOCAB).astype(np.float32)
+        free = sampling.coupled_choice(row.tolist(), SamplingParameters(seed=3), position)
+        weights = np.exp(row.astype(np.float64) - float(row.max()))
+        share = float(weights[row > row[free]].sum() / weights.sum())
+        asked = SamplingParameters(seed=3, top_p=max(share + off, 1e-9))
+        assert sampler.coupled_choice(row, asked, position) == sampling.coupled_choice(row.tolist(), asked, position)
+
+
 def test_words_below_a_threshold_have_less_noise_than_its_reach() -> None:
     assert gumbel(int(coupling.LUCKY) - 1) < coupling.REACH
     assert gumbel(int(coupling.LUCKIER) - 1) < coupling.FURTHER_REACH

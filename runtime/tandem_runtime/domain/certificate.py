@@ -24,7 +24,6 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from tandem_runtime.domain.noise import Salt, bits, gumbel, key
-from tandem_runtime.domain.processors import processed
 from tandem_runtime.domain.tokens import SamplingParameters, TokenId
 
 __all__ = [
@@ -144,8 +143,8 @@ def calibrate(pairs: Sequence[tuple[LogitRow, LogitRow]], parameters: SamplingPa
 
 
 def lead(row: LogitRow, parameters: SamplingParameters, position: int) -> Lead:
-    """Who is chosen from `row` [vocab] before filters, and by how much: with noise times T added where T > 0."""
-    scores = processed(row, parameters)
+    """Who is chosen from `row` [vocab], bias and filters apart, and by how much: T times the noise is added."""
+    scores = list(row)
     if parameters.temperature > 0:
         position_key = key(parameters.seed, parameters.choice, Salt.COUPLED, position)
         scores = [

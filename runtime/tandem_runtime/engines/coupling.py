@@ -244,9 +244,10 @@ def _is_kept(row: _Row, ranked: Ids | None, token: TokenId) -> bool | None:
     return None
 
 
-def _share_before(row: _Row, tokens: Ids | None, token: TokenId, kind: type[np.float32] | type[np.float64]) -> float:
-    """The mass ranked before `token` over the mass of `tokens`; infinite where it is not one of them and lighter."""
+def _share_before(row: _Row, tokens: Ids | None, token: TokenId, kind: type[np.floating]) -> float:
+    """The mass of `tokens` ranked before `token`, over all of theirs: 1 where it is lighter than any of them."""
     logits = row.logits if tokens is None else row.logits[tokens]
+    logits = logits.astype(np.promote_types(logits.dtype, kind), copy=False)
     with np.errstate(over="ignore", under="ignore"):
         weights = np.exp(((logits - row.peak) / row.parameters.temperature).astype(kind, copy=False))
     limit = row.logits[token]

@@ -33,6 +33,7 @@ from tandem_runtime.ports import Logits
 __all__ = [
     "PERTURBED",
     "SPARSE",
+    "Floats",
     "Law",
     "coupled_choice",
     "coupled_choices",
