@@ -1,7 +1,8 @@
 """Knows one session's logits processors in numpy: `domain.processors` over whole rows, following the output.
 
 Refuses to know sessions, models, and how a row becomes a token. The specification is `domain.processors`; this module
-must equal it, bit for bit, and tests hold it to that.
+must equal it, bit for bit, and tests hold it to that. `engines.sampler` takes such rows with what is left of the
+parameters, `after_processors()`; of a plain request it takes the model's rows and adds the bias itself.
 
 What a row costs does not grow with the prompt beyond one gather: tokens are counted once, when they are committed. The
 prefix of a proposal is committed token by token while its rows are made, and taken back afterwards.
