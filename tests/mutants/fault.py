@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 INVARIANCE = "tests/exactness/test_drafter_invariance.py"
 SAMPLED = "tests/exactness/test_sampled_laws.py::test_one_and_two_tokens_have_the_targets_law"
+ONE_BY_ONE, IN_ROUNDS = f"{SAMPLED}[Rejection cold with bias]", f"{SAMPLED}[Rejection min-p]"
 THROUGH_LOOPS = "tests/exactness/test_sampled_laws.py::test_the_law_holds_through_driver_session_and_loops"
 NOISE = "tests/exactness/test_noise_independence.py"
 EXACT = "tests/laws/test_chains.py::test_the_targets_law_is_emitted_exactly"

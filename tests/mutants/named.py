@@ -5,11 +5,12 @@ Refuses to know how they are planted and found. Sources: issues and pull request
 
 from tests.mutants.fault import (
     EXACT,
+    IN_ROUNDS,
     INVARIANCE,
     NOISE,
+    ONE_BY_ONE,
     SAME_CHOICE,
     SAME_LAW,
-    SAMPLED,
     SENT_LAW,
     THROUGH_LOOPS,
     VERDICTS,
@@ -23,7 +24,7 @@ NAMED: tuple[Fault, ...] = (
         "return _followed(_residual(p, q), at, parameters, offset)",
         "return _followed(_residual(p, Law(q.ids, np.sqrt(q.probabilities))), at, parameters, offset)",
         "q before its temperature is subtracted, not the q that was drawn from (transformers 47932)",
-        (VERDICTS, SAMPLED),
+        (VERDICTS,),
     ),
     Fault(
         "recovered token from p instead of the residual",
@@ -31,7 +32,7 @@ NAMED: tuple[Fault, ...] = (
         "return _followed(_residual(p, q), at, parameters, offset)",
         "return _followed(p, at, parameters, offset)",
         "what was already given a chance by q is given another: the law tilts towards the draft's",
-        (SAMPLED,),
+        (ONE_BY_ONE, IN_ROUNDS),
     ),
     Fault(
         "recovered token from p in the reference",
@@ -55,7 +56,7 @@ NAMED: tuple[Fault, ...] = (
         "return Law(kept, weights[kept] / weights[kept].sum())",
         "return Law(kept, weights[kept] / weights.sum())",
         "after a filter p adds up to less than 1, so too much is rejected (vLLM 10198)",
-        (SAME_LAW, SAMPLED),
+        (SAME_LAW,),
     ),
     Fault(
         "first failure ends a block",
@@ -63,7 +64,7 @@ NAMED: tuple[Fault, ...] = (
         "accepted, share = (at + 1, worth) if stands else (accepted, share)",
         "if not stands:\n            break\n        accepted, share = at + 1, worth",
         "a later success rescues earlier failures; a port broke at the first (vllm-ascend 7807, 7808)",
-        (VERDICTS, SAMPLED),
+        (VERDICTS,),
     ),
     Fault(
         "first failure ends a block in the reference",
@@ -89,7 +90,7 @@ NAMED: tuple[Fault, ...] = (
         "return uniform_at(parameters.seed, parameters.choice, salt, offset, index)",
         "return uniform_at(parameters.seed, parameters.choice, salt, offset, 0)",
         "one number judges every position, so fates go together",
-        (SAMPLED,),
+        (ONE_BY_ONE, IN_ROUNDS),
     ),
     Fault(
         "temperature on one side only",
@@ -106,7 +107,7 @@ NAMED: tuple[Fault, ...] = (
         "return _followed(distribution(logits[max(0, len(proposal.ids) - 1)], parameters), "
         "len(proposal.ids), parameters, offset)",
         "the bonus token must come from the row behind the last proposed token",
-        (SAMPLED,),
+        (ONE_BY_ONE, IN_ROUNDS),
     ),
     Fault(
         "argmax at T > 0 in verify rows",
@@ -123,7 +124,7 @@ NAMED: tuple[Fault, ...] = (
         "draw(law, round_uniform(parameters, Salt.RESIDUAL, offset, accepted))",
         "draw(law, round_uniform(parameters, Salt.DRAFT, offset, accepted))",
         "the number that chose the rejected token also chooses its successor",
-        (SAMPLED,),
+        (ONE_BY_ONE, IN_ROUNDS),
     ),
     Fault(
         "wrong tie",
@@ -261,7 +262,7 @@ NAMED: tuple[Fault, ...] = (
         "p, q = distribution(logits[at], parameters), _law_of(row)",
         "p, q = distribution(logits[at], __import__('dataclasses').replace(parameters, min_p=0.0)), _law_of(row)",
         "min-p held for the bonus token alone (vLLM 42744)",
-        (VERDICTS, SAMPLED),
+        (VERDICTS,),
     ),
     Fault(
         "top-p of the whole mass behind top-k",
