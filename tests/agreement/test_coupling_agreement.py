@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tandem_runtime.domain import sampling
 from tandem_runtime.domain.noise import Salt, bits, gumbel, key, uniform
 from tandem_runtime.domain.tokens import SamplingParameters
-from tandem_runtime.engines import coupling, sampler
+from tandem_runtime.engines import coupling, noise_words, sampler
 from tandem_runtime.engines.ranking import first_ranked
 from tandem_runtime.ports import Logits
 
@@ -166,7 +166,7 @@ def test_a_token_that_beats_a_score_passes_the_bound(word: int, score: float, be
 @pytest.mark.parametrize("name", ["normal", "all equal", "two levels", "plateaus", "one huge", "half forbidden"])
 def test_few_tokens_get_logarithms(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     scored: list[int] = []
-    whole = coupling.gumbels
+    whole = noise_words.gumbels
 
     def counting(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
         scored.append(len(words))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tandem_runtime.domain.noise import Salt, bits, gumbel, key, uniform
-from tandem_runtime.engines import sampler
+from tandem_runtime.engines import noise_words
 
 VOCAB = 49_152
 KEYS = [
@@ -48,8 +48,8 @@ def torch_words(position_key: int) -> torch.Tensor:
     return mixed(mixed(torch.arange(VOCAB)) ^ signed(position_key))
 
 
-def numpy_words(position_key: int) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
-    return sampler.noise_bits(position_key, np.arange(VOCAB), vocab_size=VOCAB)
+def numpy_words(position_key: int) -> noise_words.Words:
+    return noise_words.noise_bits(position_key, np.arange(VOCAB), vocab_size=VOCAB)
 
 
 @pytest.mark.parametrize("parts", KEYS, ids=str)

@@ -103,7 +103,7 @@ def test_calibration_of_equal_rows_allows_nothing() -> None:
 
 
 def test_calibration_takes_the_rate_from_the_density_of_small_gaps() -> None:
-    """Gaps .1, .2, ..., 10: ten of a hundred lie within 1, so f = .1; gaps change by .05 either way, so E[d+] = .025."""
+    """Gaps .1, .2, ..., 10: ten of 100 lie within 1, so f = .1; gaps change by .05 either way, so E[d+] = .025."""
     pairs = [([gap / 10, 0.0], [gap / 10 + (-1) ** gap * 0.05, 0.0]) for gap in range(1, 101)]
     found = calibrate(pairs, GREEDY)
     assert found.bound == pytest.approx(0.1)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import partial
 from itertools import permutations
 
 import pytest
@@ -207,12 +208,10 @@ def test_the_enumeration_sees_a_wrong_rule_for_candidates(
 
 def test_the_order_of_chosen_candidates_does_not_matter_to_the_law() -> None:
     p = {0: Fraction(1, 8), 1: Fraction(2, 8), 2: Fraction(5, 8)}
+
+    def judge(tokens: tuple[TokenId, ...], numbers: Numbers) -> TokenId:
+        chance = Chance(numbers.all_of("accept"), numbers.all_of("follow"))
+        return verify_candidates(tokens, one_hot(tokens), p, chance).token
+
     for tokens in permutations(range(3), 2):
-        found = law_of_process(
-            lambda numbers, tokens=tokens: (
-                verify_candidates(
-                    tokens, one_hot(tokens), p, Chance(numbers.all_of("accept"), numbers.all_of("follow"))
-                ).token
-            )
-        )
-        assert found == p
+        assert law_of_process(partial(judge, tokens)) == p

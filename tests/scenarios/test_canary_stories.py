@@ -164,7 +164,8 @@ def test_c34_sums_that_are_not_there_yet_are_no_data_and_are_named() -> None:
     assert checks(world)["acceptance"]["verdict"] == "NoData"
     missing = f"the gateways hold no acceptance sums of revision {v2} yet"
     assert checks(world)["acceptance"]["message"] == missing
-    [canary] = [item for item in world.status["conditions"] if item["type"] == "CanaryHealthy"]
+    conditions: Any = world.status["conditions"]
+    (canary,) = [item for item in conditions if item["type"] == "CanaryHealthy"]
     assert canary["message"].startswith(f"acceptance: {missing}; acceptanceDrop: ")
     assert stage(world) is Stage.STEPPING
 

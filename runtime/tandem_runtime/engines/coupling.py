@@ -100,9 +100,8 @@ class _Row:
 
     def reaching(self, score: float) -> np.floating:
         """The logit that a token must have for `score`, without noise, in the row's own type."""
-        kind = self.logits.dtype.type
-        largest = _largest(kind)
-        return kind(min(max((score - SLACK) * self.parameters.temperature, -largest), largest))
+        largest = _largest(self.logits.dtype)
+        return self.logits.dtype.type(min(max((score - SLACK) * self.parameters.temperature, -largest), largest))
 
 
 def perturbed_choice(logits: Logits, parameters: SamplingParameters, position: int, *, likeliest: TokenId) -> TokenId:
@@ -161,7 +160,7 @@ def is_unfiltered(parameters: SamplingParameters) -> bool:
 
 
 @cache
-def _largest(kind: type[np.floating]) -> float:
+def _largest(kind: np.dtype[np.floating]) -> float:
     return float(np.finfo(kind).max)
 
 
@@ -268,4 +267,4 @@ def _settled(row: _Row) -> TokenId:
     )
     tokens = np.flatnonzero(row.logits >= row.peak - _WEIGHTLESS * wanted.temperature)
     law = sampling.distribution(row.logits[tokens].astype(np.float64).tolist(), filters)
-    return max(tokens[list(law)].tolist(), key=row.score)
+    return max((int(token) for token in tokens[list(law)]), key=row.score)

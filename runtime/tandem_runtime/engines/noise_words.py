@@ -35,7 +35,7 @@ def noise_bits(position_key: int, tokens: Ids, *, vocab_size: int) -> Words:
 
 def gumbels(words: Words) -> Floats:
     """`domain.noise.gumbel` of many words, but for the last bits of the two logarithms."""
-    numbers: Floats = (words >> _TWELVE) * 2.0**-52 + 2.0**-53
+    numbers: Floats = (words >> _TWELVE).astype(np.float64) * 2.0**-52 + 2.0**-53
     for _ in range(2):
         np.negative(np.log(numbers, numbers), numbers)
     return numbers
