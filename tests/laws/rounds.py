@@ -92,7 +92,7 @@ def cooled(prefix: Prefix, token: TokenId, mass: Fraction) -> Fraction:
 
 def penalised(prefix: Prefix, token: TokenId, mass: Fraction) -> Fraction:
     """A frequency penalty of ln 2 per earlier appearance, the speculative prefix included."""
-    return mass / 2 ** prefix.count(token)
+    return mass * Fraction(1, 2) ** prefix.count(token)
 
 
 def without_repeats(prefix: Prefix, token: TokenId, mass: Fraction) -> Fraction:
