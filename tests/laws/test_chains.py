@@ -116,7 +116,7 @@ class OfPositions(Numbers):
     def __init__(self, numbers: Numbers, name: tuple[object, ...] = ()) -> None:
         self._wrapped, self._name = numbers, name
 
-    def __call__(self, *name: object) -> Fraction:  # type: ignore[override]  # a symbolic number passes as one
+    def __call__(self, *name: object) -> Fraction:
         kind, offset, index = name
         assert isinstance(offset, int)
         assert isinstance(index, int)

@@ -1,6 +1,7 @@
 """Coupled: every order of the perturbed scores at every position gives the text of K = 0, whatever is proposed."""
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import permutations, product
 
 import pytest
@@ -84,7 +85,7 @@ def test_every_tree_of_guesses_gives_the_plain_text(vocab: int, depth: int) -> N
     for orders in all_orders(vocab, depth + 1):
         plain = plain_text(orders, depth + 1)
         for tree in trees(vocab, depth):
-            walked = verify_coupled_tree(tree, lambda prefix, orders=orders: choice(orders, prefix))
+            walked = verify_coupled_tree(tree, partial(choice, orders))
             emitted = (*walked.path, walked.token)
             assert emitted == plain[: len(emitted)]
 
