@@ -206,12 +206,12 @@ def test_the_enumeration_sees_a_wrong_rule_for_candidates(
     assert law_of_process(process) != p
 
 
+def judged(tokens: Prefix, p: Distribution, numbers: Numbers) -> TokenId:
+    chance = Chance(numbers.all_of("accept"), numbers.all_of("follow"))
+    return verify_candidates(tokens, one_hot(tokens), p, chance).token
+
+
 def test_the_order_of_chosen_candidates_does_not_matter_to_the_law() -> None:
     p = {0: Fraction(1, 8), 1: Fraction(2, 8), 2: Fraction(5, 8)}
-
-    def judge(tokens: tuple[TokenId, ...], numbers: Numbers) -> TokenId:
-        chance = Chance(numbers.all_of("accept"), numbers.all_of("follow"))
-        return verify_candidates(tokens, one_hot(tokens), p, chance).token
-
     for tokens in permutations(range(3), 2):
-        assert law_of_process(partial(judge, tokens)) == p
+        assert law_of_process(partial(judged, tokens, p)) == p

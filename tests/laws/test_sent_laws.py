@@ -22,7 +22,7 @@ def row_sent(weights: Sequence[int], *, top: int) -> SparseRow:
     ranked = sorted(range(len(weights)), key=lambda token: (-weights[token], token))[:top]
     kept = np.array([weights[token] for token in ranked], np.float64)
     rounded = (kept / kept.sum()).astype(np.float32)
-    return SparseRow(tuple(ranked), tuple(Fraction(float(value)) for value in rounded))  # type: ignore[misc]  # exact
+    return SparseRow(tuple(ranked), tuple(Fraction(float(value)) for value in rounded))  # type: ignore[misc]
 
 
 def sent_model(top: int) -> Model:
