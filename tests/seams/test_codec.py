@@ -265,7 +265,11 @@ def _opening(asked: SamplingParameters) -> OpenSession:
 
 
 def test_a_grammar_of_an_unknown_kind_is_refused_by_its_path() -> None:
-    message = pb.Request(open=pb.Open(parameters=pb.SamplingParameters(grammar=pb.Grammar(text="a")), verification=1))
+    message = pb.Request(
+        open=pb.Open(
+            parameters=pb.SamplingParameters(grammar=pb.Grammar(text="a")), verification=pb.VERIFICATION_COUPLED
+        )
+    )
     with pytest.raises(BadRequest, match="not a grammar that this release knows") as caught:
         codec.decode_request(message, session=SESSION, incarnation=BOUND)
     assert caught.value.parameter == "open.parameters.grammar.kind"
