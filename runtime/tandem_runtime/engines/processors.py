@@ -98,9 +98,11 @@ class Processors:
         ids, counts, seen = self._counts.table()
         if asked.repetition_penalty != 1:
             of, penalty = ids[seen], asked.repetition_penalty
-            row[of] = np.where(row[of] > 0, row[of] / penalty, row[of] * penalty)
-        row[ids] -= asked.frequency_penalty * counts
-        row[ids] -= asked.presence_penalty * (counts > 0)
+            logits = row[of]
+            row[of] = np.where(logits > 0, logits / penalty, logits * penalty)
+        said = np.flatnonzero(counts)
+        of = ids[said]
+        row[of] = row[of] - asked.frequency_penalty * counts[said] - asked.presence_penalty
 
 
 class _Counts:
