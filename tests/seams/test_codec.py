@@ -70,15 +70,21 @@ parameters = st.builds(
     frequency_penalty=floats,
     presence_penalty=floats,
 )
-rows = st.lists(st.tuples(counts, singles), max_size=5).map(
-    lambda pairs: SparseRow(tuple(token for token, _ in pairs), tuple(p for _, p in pairs))
-)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> SparseRow:
+    """A law over a few tokens, as float32 holds it."""
+    ids = draw(st.lists(counts, min_size=1, max_size=5, unique=True))
+    weights = draw(st.lists(st.integers(1, 9), min_size=len(ids), max_size=len(ids)))
+    shares = [weight / sum(weights) for weight in weights]
+    return SparseRow(tuple(ids), struct.unpack(f"{len(ids)}f", struct.pack(f"{len(ids)}f", *shares)))
 
 
 @st.composite
 def proposals(draw: st.DrawFn, *, seconds: bool = True) -> Proposal:
     proposed = draw(ids)
-    q = draw(st.none() | st.lists(rows, min_size=len(proposed), max_size=len(proposed)).map(tuple))
+    q = draw(st.none() | st.lists(rows(), min_size=len(proposed), max_size=len(proposed)).map(tuple))
     return Proposal(ids=proposed, q=q or None, draft_seconds=draw(micro) if seconds else 0.0)
 
 
@@ -186,6 +192,10 @@ def opening(**changes: object) -> pb.Request:
     return pb.Request(call=1, session=1, open=pb.Open(**fields))  # type: ignore[arg-type]
 
 
+def with_q(*, ids: list[int], probabilities: list[float]) -> pb.Request:
+    return pb.Request(verify=pb.Verify(ids=[1], q=[pb.SparseRow(ids=ids, probabilities=probabilities)]))
+
+
 SENSELESS = [
     (opening(verification=0), "open.verification"),
     (opening(verification=99), "open.verification"),
@@ -193,7 +203,13 @@ SENSELESS = [
     (opening(parameters=pb.SamplingParameters(bias_ids=[1])), "open.parameters.bias_values"),
     (pb.Request(call=1, session=1), "kind"),
     (pb.Request(verify=pb.Verify(ids=[1, 2], q=[pb.SparseRow()])), "verify.q"),
-    (pb.Request(verify=pb.Verify(ids=[1], q=[pb.SparseRow(ids=[1, 2], probabilities=[1.0])])), "verify.q"),
+    (with_q(ids=[1, 2], probabilities=[1.0]), "verify.q[0]"),
+    (with_q(ids=[1, 2], probabilities=[0.5, 0.25]), "verify.q[0]"),
+    (with_q(ids=[1, 2], probabilities=[1.0, 0.5]), "verify.q[0]"),
+    (with_q(ids=[1, 2], probabilities=[1.5, -0.5]), "verify.q[0]"),
+    (with_q(ids=[1, 2], probabilities=[float("nan"), 1.0]), "verify.q[0]"),
+    (with_q(ids=[1, 1], probabilities=[0.5, 0.5]), "verify.q[0]"),
+    (with_q(ids=[], probabilities=[]), "verify.q[0]"),
 ]
 
 
@@ -202,6 +218,13 @@ def test_a_request_without_sense_is_a_bad_request_naming_the_field(message: pb.R
     with pytest.raises(BadRequest) as caught:
         codec.decode_request(message, session=SESSION, incarnation=BOUND)
     assert caught.value.parameter == parameter
+
+
+def test_a_draft_that_sends_no_law_is_told_apart_from_one_that_does() -> None:
+    sent = pb.Proposal(ids=[1], q=[pb.SparseRow(ids=[1, 2], probabilities=[0.5, 0.25])])
+    with pytest.raises(BadRequest, match=r"adds up to 0\.75") as caught:
+        codec.decode_reply(pb.Reply(call=1, proposal=sent))
+    assert caught.value.parameter == "proposal.q[0]"
 
 
 @pytest.mark.parametrize("kind", [0, 99])

@@ -177,7 +177,8 @@ async def test_every_token_has_the_targets_logprob_in_every_verification(
         answer = await told(running, **fields)
         off = await told(running, **fields, speculation={"off": True})
     assert len(answer.logprobs) == 6
-    assert list(answer.logprobs) == pytest.approx([math.log(shares[token]) for token in answer.tokens], abs=1e-9)
+    expected = [math.log(shares[token]) for token in answer.tokens]
+    assert list(answer.logprobs) == pytest.approx(expected, abs=1e-9)
     if verification is VerificationChoice.COUPLED or temperature == 0:
         assert answer == off
 
