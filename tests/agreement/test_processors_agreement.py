@@ -5,7 +5,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tandem_runtime.domain import sampling
@@ -73,6 +73,7 @@ def reference(row: list[float], asked: SamplingParameters, history: History) -> 
         return None
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # five rows of floats; a busy machine is no fault of theirs
 @given(
     requests(),
     IDS,

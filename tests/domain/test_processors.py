@@ -181,10 +181,10 @@ def as_vllm(logits: Sequence[float], asked: SamplingParameters, history: History
         row[list(asked.end_tokens)] = -INF
     for token, bias in asked.logit_bias:
         row[token] += bias
-    penalties = torch.where(in_prompt | in_output, asked.repetition_penalty, 1.0).to(torch.float64)
+    penalties = torch.ones(VOCAB, dtype=torch.float64).masked_fill_(in_prompt | in_output, asked.repetition_penalty)
     row = row * torch.where(row > 0, 1.0 / penalties, penalties)
     row -= asked.frequency_penalty * counts
-    return row - asked.presence_penalty * in_output
+    return row - asked.presence_penalty * in_output.double()
 
 
 @st.composite
