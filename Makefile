@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 BENCHMARKS = $(basename $(notdir $(shell grep -l '^if __name__' benchmarks/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint types contracts domain check test demo demo-down bench proto chart
+.PHONY: help setup lint types contracts domain check test demo demo-down bench proto chart exactness mutants
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -39,8 +39,16 @@ check: $(STAMP) ## lint, types, import contracts and the pure tests: under two m
 	@$(MAKE) --no-print-directory --jobs=2 types domain lint contracts
 
 test: check controlplane ## every test this machine can run; says what it skips and why
-	$(BIN)/pytest -q --numprocesses=2 --dist=loadfile tests/seams tests/agreement tests/scenarios
+	$(BIN)/pytest -q --numprocesses=2 --dist=loadfile tests/laws tests/seams tests/agreement tests/scenarios tests/exactness tests/mutants
 	$(BIN)/pytest -q tests/cluster
+
+exactness: $(STAMP) ## text never depends on speculation: laws by enumeration, 100,000 sequences, sampled laws (an hour on 2 cores)
+	$(BIN)/pytest -q -m exactness tests/laws
+	$(BIN)/python -m tests.exactness
+	$(BIN)/python -m tests.exactness.sampled
+
+mutants: $(STAMP) ## plant each known fault in a copy and name the test that sees it; a survivor fails
+	$(BIN)/python -m tests.mutants
 
 bench: $(STAMP) ## one measured comparison: make bench NAME=coupled_verify (or pair_speed)
 	@$(if $(filter $(BENCHMARKS),$(NAME)),:,echo "NAME='$(NAME)' is no benchmark; give one: make bench NAME=..., of $(BENCHMARKS)" >&2; exit 2)
