@@ -4,6 +4,7 @@ Sources of the numbered cases: Flagger #1035 (C33), Argo Rollouts #1466 (C34).
 """
 
 from datetime import timedelta
+from typing import Any
 
 from tests.domain.simulated_world import BASE, QUICK, V1, V2, Behaviour, changed, installed, named, push, settled
 from tests.scenarios.story_views import checks, deployments, stage, weights
@@ -164,7 +165,8 @@ def test_c34_sums_that_are_not_there_yet_are_no_data_and_are_named() -> None:
     assert checks(world)["acceptance"]["verdict"] == "NoData"
     missing = f"the gateways hold no acceptance sums of revision {v2} yet"
     assert checks(world)["acceptance"]["message"] == missing
-    [canary] = [item for item in world.status["conditions"] if item["type"] == "CanaryHealthy"]
+    conditions: Any = world.status["conditions"]
+    [canary] = [item for item in conditions if item["type"] == "CanaryHealthy"]
     assert canary["message"].startswith(f"acceptance: {missing}; acceptanceDrop: ")
     assert stage(world) is Stage.STEPPING
 
