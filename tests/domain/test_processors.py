@@ -229,7 +229,7 @@ def test_the_law_is_that_of_transformers_processors_in_their_order(
     min_p: float,
 ) -> None:
     """transformers knows one sequence, so prompt and output are not apart: repetition sees both, a bad word ends it."""
-    (temperature, top_k, top_p), ids = shape, torch.tensor([[1, 2, 3, *past]])
+    (temperature, top_k, top_p), ids = shape, torch.LongTensor([[1, 2, 3, *past]])
     theirs = LogitsProcessorList(
         [
             SequenceBiasLogitsProcessor([[[token], value] for token, value in (*bias, (0, 0.5))]),
