@@ -50,7 +50,7 @@ exactness: $(STAMP) ## text never depends on speculation: laws by enumeration, 1
 mutants: $(STAMP) ## plant each known fault in a copy and name the test that sees it; a survivor fails
 	$(BIN)/python -m tests.mutants
 
-bench: $(STAMP) ## one measured comparison: make bench NAME=coupled_verify (or pair_speed)
+bench: $(STAMP) ## one measured comparison: make bench NAME=coupled_verify (a wrong name lists them all)
 	@$(if $(filter $(BENCHMARKS),$(NAME)),:,echo "NAME='$(NAME)' is no benchmark; give one: make bench NAME=..., of $(BENCHMARKS)" >&2; exit 2)
 	$(BIN)/python -m benchmarks.$(NAME)
 

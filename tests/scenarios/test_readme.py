@@ -37,7 +37,7 @@ def running(command: str, *options: str) -> Iterator[None]:
     process = subprocess.Popen([*shlex.split(command), *options], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        assert process.stdout.readline()
+        assert any("http" in line for line in process.stdout)
         yield
     finally:
         process.terminate()

@@ -202,14 +202,14 @@ SENSELESS = [
     (opening(parameters=None), "open.parameters"),
     (opening(parameters=pb.SamplingParameters(bias_ids=[1])), "open.parameters.bias_values"),
     (pb.Request(call=1, session=1), "kind"),
-    (pb.Request(verify=pb.Verify(ids=[1, 2], q=[pb.SparseRow()])), "verify.q"),
-    (with_q(ids=[1, 2], probabilities=[1.0]), "verify.q[0]"),
-    (with_q(ids=[1, 2], probabilities=[0.5, 0.25]), "verify.q[0]"),
-    (with_q(ids=[1, 2], probabilities=[1.0, 0.5]), "verify.q[0]"),
-    (with_q(ids=[1, 2], probabilities=[1.5, -0.5]), "verify.q[0]"),
-    (with_q(ids=[1, 2], probabilities=[float("nan"), 1.0]), "verify.q[0]"),
-    (with_q(ids=[1, 1], probabilities=[0.5, 0.5]), "verify.q[0]"),
-    (with_q(ids=[], probabilities=[]), "verify.q[0]"),
+    (pb.Request(verify=pb.Verify(ids=[1, 2], q=[pb.SparseRow()])), "proposal.q"),
+    (with_q(ids=[1, 2], probabilities=[1.0]), "proposal.q[0]"),
+    (with_q(ids=[1, 2], probabilities=[0.5, 0.25]), "proposal.q[0]"),
+    (with_q(ids=[1, 2], probabilities=[1.0, 0.5]), "proposal.q[0]"),
+    (with_q(ids=[1, 2], probabilities=[1.5, -0.5]), "proposal.q[0]"),
+    (with_q(ids=[1, 2], probabilities=[float("nan"), 1.0]), "proposal.q[0]"),
+    (with_q(ids=[1, 1], probabilities=[0.5, 0.5]), "proposal.q[0]"),
+    (with_q(ids=[], probabilities=[]), "proposal.q[0]"),
 ]
 
 

@@ -22,7 +22,7 @@ def test_a_benchmark_that_is_not_there_is_answered_with_those_that_are(name: str
     status, said = make(*INSTALLED, "bench", f"NAME={name}")
     assert status == 2
     assert said.splitlines()[0] == (
-        f"NAME='{name}' is no benchmark; give one: make bench NAME=..., of coupled_verify pair_speed"
+        f"NAME='{name}' is no benchmark; give one: make bench NAME=..., of coupled_verify pair_speed verify_cost"
     )
 
 

@@ -161,7 +161,7 @@ def decode_request(message: pb.Request, *, session: SessionId, incarnation: Inca
             return _open_value(message.open, session)
         case "verify":
             verify = message.verify
-            proposal = Proposal(ids=tuple(verify.ids), q=_row_values(verify.q, len(verify.ids), "verify.q"))
+            proposal = Proposal(ids=tuple(verify.ids), q=_row_values(verify.q, len(verify.ids), "proposal.q"))
             return VerifyRound(session, incarnation, verify.round, verify.offset, proposal)
         case "run":
             run = message.run
