@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -224,13 +225,28 @@ def test_the_operators_account_may_annotate_and_never_write_spec(cluster: Cluste
     cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=manifest(SPEC))
     account = f"--as=system:serviceaccount:{namespace}:tandem-operator"
     try:
+        _wait_until_in_force(cluster, namespace, account)
         cluster.kubectl("annotate", "-n", namespace, account, "specdep/chat", "alert.tandem.dev/0a=x")
         with pytest.raises(subprocess.CalledProcessError) as caught:
             cluster.kubectl("scale", "-n", namespace, account, "specdep/chat", "--replicas=4")
         assert "forbidden" in caught.value.stderr
-        spec = json.dumps({"spec": {"paused": True}})
         with pytest.raises(subprocess.CalledProcessError) as caught:
-            cluster.kubectl("patch", "-n", namespace, account, "specdep/chat", "--type=merge", "-p", spec)
+            cluster.kubectl(*_patch_of_spec(namespace, account))
         assert "spec belongs to its users" in caught.value.stderr
     finally:
         cluster.kubectl("delete", "-n", namespace, "-f", "-", stdin=rendered)
+
+
+def _patch_of_spec(namespace: str, account: str) -> tuple[str, ...]:
+    return "patch", "-n", namespace, account, "specdep/chat", "--type=merge", "-p", '{"spec": {"paused": true}}'
+
+
+def _wait_until_in_force(cluster: Cluster, namespace: str, account: str) -> None:
+    """The API server learns of rights and policies by its own watches, a moment after they were written."""
+    deadline, said = time.monotonic() + 30, ""
+    while "spec belongs to its users" not in said:
+        assert time.monotonic() < deadline, said
+        try:
+            cluster.kubectl(*_patch_of_spec(namespace, account), "--dry-run=server")
+        except subprocess.CalledProcessError as error:
+            said = error.stderr
