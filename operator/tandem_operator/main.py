@@ -37,6 +37,8 @@ from tandem_operator.worklist import Worklist
 
 RIGHTS_AGAIN_SECONDS = 10.0
 """Between two questions for rights, while some are missing."""
+SERVED_AGAIN_SECONDS = 1.0
+"""A definition that was just installed is served a moment later, and a first rollout need not wait longer."""
 
 log = logging.getLogger("tandem_operator")
 
@@ -202,7 +204,7 @@ async def _until_served(settings: Settings, cluster: Cluster) -> None:
             await cluster.list(Kind.SPECULATIVE_DEPLOYMENT, namespace, labels={})
         except ClusterError as error:
             log.warning("objects cannot be listed yet error=%s", error)
-            await asyncio.sleep(RIGHTS_AGAIN_SECONDS)
+            await asyncio.sleep(SERVED_AGAIN_SECONDS)
         else:
             return
 
