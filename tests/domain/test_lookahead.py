@@ -20,6 +20,7 @@ from tandem_runtime.domain.lookahead import (
     Tally,
     choose,
     conditional_acceptance,
+    hear,
     learn,
     predict,
 )
@@ -243,6 +244,16 @@ def test_a_k_that_was_tried_long_ago_hardly_bends_the_line_of_costs() -> None:
     assert bent is not None
     assert straight is not None
     assert (bent.k, straight.k) == (1, 4)
+
+
+def test_a_shadow_score_teaches_what_as_many_rounds_of_one_token_would() -> None:
+    taught = Belief(tallies=(Tally(3.0, 9.0), Tally(0.0, 5.0)))
+    for bit in (1, 0) * 20:
+        taught = learn(taught, a_round(1, bit), 0.0)
+    heard = hear(Belief(tallies=(Tally(3.0, 9.0), Tally(0.0, 5.0))), matched=20, examined=40)
+    assert heard.tallies[0].chance(0.7) == pytest.approx(taught.tallies[0].chance(0.7), abs=0.02)
+    assert len(heard.tallies) == 1  # what lay deeper was not tried since
+    assert hear(heard, matched=0, examined=0) == heard
 
 
 def test_probes_back_off_to_one_in_64_rounds() -> None:

@@ -18,6 +18,7 @@ machine, a draft that warms up) would last: so each probe first loosens what it 
 all sessions of a (revision) in a gateway.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -81,7 +82,7 @@ class Mean:
         return now - self.at <= AGE_LIMIT_SECONDS
 
     def weight(self, now: float) -> float:
-        return self.samples * 0.5 ** ((now - self.at) / HALF_LIFE_SECONDS)
+        return self.samples * math.exp2((self.at - now) / HALF_LIFE_SECONDS)
 
     def loosened(self) -> "Mean":
         """The same value, which the next few rounds can change."""
@@ -175,6 +176,22 @@ def learn(belief: Belief, round: Round, now: float) -> Belief:
     costs = belief.costs if round.prefill else _learn_costs(belief.costs, round, now)
     plain_rounds = belief.plain_rounds + (1 if round.proposed == 0 else 0)
     return replace(belief, tallies=tuple(tallies), costs=costs, plain_rounds=plain_rounds)
+
+
+def hear(belief: Belief, *, matched: int, examined: int) -> Belief:
+    """The belief after a draft was asked about `examined` tokens that the target emitted without it.
+
+    Every token was asked for after the right prefix, so each match bit is an acceptance given that all before it were
+    accepted: the first position learns them all, and the deeper ones, not tried since, are believed to be like it.
+    """
+    if not examined:
+        return belief
+    first = belief.tallies[0] if belief.tallies else Tally()
+    kept = KEPT_PER_OBSERVATION**examined
+    each = (1 - kept) / (1 - KEPT_PER_OBSERVATION) / examined
+    accepted, rejected = matched * each, (examined - matched) * each
+    heard = Tally(first.accepted * kept + accepted, first.rejected * kept + rejected)
+    return replace(belief, tallies=(heard,))
 
 
 def conditional_acceptance(belief: Belief, positions: int) -> tuple[float, ...]:
@@ -311,3 +328,7 @@ class Lookahead:
 
     def learn(self, round: Round, now: float) -> None:
         self.belief = learn(self.belief, round, now)
+
+    def hear(self, *, matched: int, examined: int) -> None:
+        """What a draft would have had accepted of an answer without it."""
+        self.belief = hear(self.belief, matched=matched, examined=examined)
