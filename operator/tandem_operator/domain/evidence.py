@@ -18,10 +18,25 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from operator import add as sum_of
 from operator import sub as difference_of
+from typing import Annotated
+
+from pydantic import Field
 
 from tandem_operator.domain import record
 from tandem_operator.domain.intervals import ERROR_RATIOS, SlotSums, error_evidence
-from tandem_operator.domain.samples import Arm, Buckets, Document, Replayed, Scrape, Shadow, Slot, Stratum, has_grown
+from tandem_operator.domain.record import Moment
+from tandem_operator.domain.samples import (
+    Arm,
+    Buckets,
+    Document,
+    Replayed,
+    Scrape,
+    Shadow,
+    Slot,
+    Stratum,
+    Sums,
+    has_grown,
+)
 
 SETTLING = timedelta(seconds=15)
 """After its end a slot is left alone this long, until every gateway has closed it."""
@@ -47,6 +62,9 @@ class ArmSums:
     sums: SlotSums
 
 
+LogRatios = Annotated[tuple[float, ...], Field(min_length=len(ERROR_RATIOS), max_length=len(ERROR_RATIOS))]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """All that is known of one canary against one stable, from the policy `since` on; `at` is when it was last added
@@ -58,12 +76,12 @@ class Evidence:
     canary: str
     stable: str
     since: int
-    at: datetime
+    at: Moment
     ended: tuple[Stratum, ...] = ()
     boots: Mapping[str, Boot] = field(default_factory=dict)
     slots: tuple[ArmSums, ...] = ()
-    slots_until: datetime
-    errors: tuple[float, ...] = (0.0,) * len(ERROR_RATIOS)
+    slots_until: Moment
+    errors: LogRatios = (0.0,) * len(ERROR_RATIOS)
 
     def strata(self, revision: str) -> Mapping[int, Stratum]:
         """The sums of a revision by policy number, over all boots."""
@@ -80,10 +98,10 @@ def begin(canary: str, stable: str, *, since: int, now: datetime) -> Evidence:
     return Evidence(canary=canary, stable=stable, since=since, at=now, slots_until=now)
 
 
-def read(saved: object) -> Evidence | None:
+def read(saved: str) -> Evidence | None:
     """The saved document; None where none was saved or somebody broke it: the canary then gathers anew."""
     try:
-        return None if saved is None else record.load(Evidence, saved)
+        return record.read(Evidence, saved) if saved else None
     except record.RecordError:
         return None
 
@@ -219,40 +237,25 @@ def _merge(left: Stratum, right: Stratum, with_: Callable[[int, int], int]) -> S
         speculating=with_(left.speculating, right.speculating),
         proposed=with_(left.proposed, right.proposed),
         emitted=with_(left.emitted, right.emitted),
-        acceptance=_merge_acceptance(left.acceptance, right.acceptance, with_),
-        shadow=_merge_shadow(left.shadow, right.shadow, with_),
+        acceptance=_merge_rows(Buckets, left.acceptance, right.acceptance, with_),
+        shadow=_merge_rows(Shadow, left.shadow, right.shadow, with_),
         exactness=_merge_replayed(left.exactness, right.exactness, with_),
     )
 
 
-def _merge_acceptance(left: Buckets | None, right: Buckets | None, with_: Callable[[int, int], int]) -> Buckets | None:
-    """Sums that one side does not have yet are nothing to add, and absent only where both lack them."""
-    if left is None and right is None:
-        return None
-    one, other = left or Buckets(), right or Buckets()
-    return Buckets(
-        accepted=_rows(one.accepted, other.accepted, with_),
-        examined=_rows(one.examined, other.examined, with_),
-        requests=_rows(one.requests, other.requests, with_),
-    )
-
-
-def _merge_shadow(left: Shadow | None, right: Shadow | None, with_: Callable[[int, int], int]) -> Shadow | None:
-    if left is None and right is None:
-        return None
-    one, other = left or Shadow(), right or Shadow()
-    return Shadow(matched=_rows(one.matched, other.matched, with_), examined=_rows(one.examined, other.examined, with_))
+def _merge_rows(
+    kind: type[Sums], left: Sums | None, right: Sums | None, with_: Callable[[int, int], int]
+) -> Sums | None:
+    """Sums that one side does not have yet are nothing to add or to take away."""
+    if left is None or right is None:
+        return left or right
+    return kind(*(tuple(map(with_, one, other)) for one, other in zip(left.rows, right.rows, strict=True)))
 
 
 def _merge_replayed(left: Replayed | None, right: Replayed | None, with_: Callable[[int, int], int]) -> Replayed | None:
-    if left is None and right is None:
-        return None
-    one, other = left or Replayed(), right or Replayed()
-    return Replayed(with_(one.equal, other.equal), with_(one.different, other.different))
-
-
-def _rows(left: tuple[int, ...], right: tuple[int, ...], with_: Callable[[int, int], int]) -> tuple[int, ...]:
-    return tuple(map(with_, left, right))
+    if left is None or right is None:
+        return left or right
+    return Replayed(with_(left.equal, right.equal), with_(left.different, right.different))
 
 
 def total_of(strata: Iterable[Stratum]) -> Stratum | None:
