@@ -1,8 +1,8 @@
 """Measures what one look of the operator costs on the CPU: `make bench NAME=operator_look`.
 
 Refuses to know networks: the answers of the API server and of the gateways lie ready as bytes, are decoded anew at
-each look as the adapters do, and writes change nothing. The object is in the middle of a canary, with two gateways whose
-documents hold two revisions under seven policies with all of their buckets, and 200 slots. Every look adds to the
+each look as the adapters do, and writes change nothing. The object is in the middle of a canary, with two gateways
+whose documents hold two revisions under seven policies with all of their buckets, and 200 slots. Every look adds to the
 evidence and saves it, which is the dearest kind. A sample is the CPU time of one look in this process.
 """
 

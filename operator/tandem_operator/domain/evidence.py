@@ -6,7 +6,8 @@ A gateway's sums belong to a boot and only grow, so the evidence of a boot is it
 over boots; a look that is repeated, or an operator that restarts, changes nothing. A boot has *ended* when its pod is
 gone or reports another boot; its last sums go into `ended`, once. Closed slots are listed by gateways for an hour only,
 so they are added over gateways by (pod, slot, revision) and folded into sums up to a moment, `slots_until`. In an off
-slot nobody speculates, so its unit is (pod, slot) over all revisions, kept under the target's hash.
+slot nobody speculates, so its unit is (pod, slot) over all revisions, kept under the target's hash. Stable's on slots
+count where the canary decoded too (`together`), so that both are seen over the same time.
 
 All this lies in one document, the ConfigMap `<name>-evidence`. It is saved before a decision rests on it, and verdicts
 are made from the saved document alone.
@@ -23,7 +24,7 @@ from typing import Annotated
 from pydantic import Field
 
 from tandem_operator.domain import record
-from tandem_operator.domain.intervals import ERROR_RATIOS, SlotSums, error_evidence
+from tandem_operator.domain.intervals import ERROR_RATIOS, PairSums, SlotSums, error_evidence
 from tandem_operator.domain.record import Moment
 from tandem_operator.domain.samples import (
     Arm,
@@ -62,6 +63,14 @@ class ArmSums:
     sums: SlotSums
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedSums:
+    """Slots of one stratum in which stable and the canary decoded, in the arm on; stable's come first."""
+
+    policy: int
+    sums: PairSums
+
+
 LogRatios = Annotated[tuple[float, ...], Field(min_length=len(ERROR_RATIOS), max_length=len(ERROR_RATIOS))]
 
 
@@ -80,6 +89,7 @@ class Evidence:
     ended: tuple[Stratum, ...] = ()
     boots: Mapping[str, Boot] = field(default_factory=dict)
     slots: tuple[ArmSums, ...] = ()
+    together: tuple[SharedSums, ...] = ()
     slots_until: Moment
     errors: LogRatios = (0.0,) * len(ERROR_RATIOS)
 
@@ -175,11 +185,37 @@ def _close_slots(evidence: Evidence, scrape: Scrape, present: frozenset[str], le
     listed = (slot for document in scrape.documents.values() for slot in document.slots)
     after, to = _seconds(evidence.slots_until), _seconds(until)
     due = [slot for slot in listed if after < _end(slot, length) <= to and slot.policy >= evidence.since]
+    return replace(evidence, slots=_by_arm(evidence, due), together=_by_both(evidence, due), slots_until=until)
+
+
+def _by_arm(evidence: Evidence, due: Iterable[Slot]) -> tuple[ArmSums, ...]:
+    """The canary's on slots, and everybody's off slots."""
     sums = {(held.policy, held.of, held.arm): held.sums for held in evidence.slots}
     for key, tokens, milliseconds in units(due):
-        sums[key] = sums.get(key, SlotSums()).plus(tokens, milliseconds)
-    slots = tuple(ArmSums(policy=key[0], of=key[1], arm=key[2], sums=sums[key]) for key in sorted(sums))
-    return replace(evidence, slots=slots, slots_until=until)
+        if key[2] is Arm.OFF or key[1] == evidence.canary:
+            sums[key] = sums.get(key, SlotSums()).plus(tokens, milliseconds)
+    return tuple(ArmSums(policy=key[0], of=key[1], arm=key[2], sums=sums[key]) for key in sorted(sums))
+
+
+def _by_both(evidence: Evidence, due: Iterable[Slot]) -> tuple[SharedSums, ...]:
+    sums = {held.policy: held.sums for held in evidence.together}
+    on = sorted((slot for slot in due if slot.arm is Arm.ON), key=_place)
+    for (policy, _, _), group in groupby(on, key=_place):
+        members = list(group)
+        stable, canary = (_decoded(members, revision) for revision in (evidence.stable, evidence.canary))
+        if all(stable) and all(canary):
+            sums[policy] = sums.get(policy, PairSums()).plus(stable, canary)
+    return tuple(SharedSums(policy=policy, sums=sums[policy]) for policy in sorted(sums))
+
+
+def _place(slot: Slot) -> tuple[int, str, int]:
+    return (slot.policy, slot.pod, slot.slot)
+
+
+def _decoded(slots: Iterable[Slot], revision: str) -> tuple[int, int]:
+    """Tokens and milliseconds of a revision, over gateways."""
+    own = [slot for slot in slots if slot.revision == revision]
+    return sum(slot.tokens for slot in own), sum(slot.milliseconds for slot in own)
 
 
 def _end(slot: Slot, length: timedelta) -> float:
