@@ -40,7 +40,8 @@ def _summary(tally: Tally) -> str:
     return (
         f"{tally.sequences} sequences, {tally.tokens} tokens in {tally.rounds} rounds, {tally.accepted} of "
         f"{tally.proposed} proposed tokens accepted, {sum(tally.faults.values())} faults, {tally.by_reference} plain "
-        f"answers equal to the reference's, {len(tally.mismatches)} sequences differ"
+        f"answers equal to the reference's, {tally.cut_off} sequences cut off by their own rules, "
+        f"{len(tally.mismatches)} sequences differ"
     )
 
 
