@@ -43,7 +43,7 @@ class Mismatch:
 
     def __str__(self) -> str:
         return (
-            f"sequence differs from plain decoding; reproduce with:  python -m tests.exactness --group {self.group}\n"
+            f"sequence differs from plain decoding; reproduce with:  python -m tests.exactness --groups {self.group}\n"
             f"  {self.question}\n  {self.twin}\n  plain {self.plain}\n  found {self.found}"
         )
 
