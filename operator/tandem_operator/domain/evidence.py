@@ -96,7 +96,8 @@ class Evidence:
     def strata(self, revision: str) -> Mapping[int, Stratum]:
         """The sums of a revision by policy number, over all boots."""
         boots = (stratum for boot in self.boots.values() for stratum in boot.strata)
-        return {total.policy: total for total in _totals((*self.ended, *boots)) if total.revision == revision}
+        known = (stratum for stratum in (*self.ended, *boots) if stratum.revision == revision)
+        return {total.policy: total for total in _totals(known)}
 
     def arm(self, of: str, arm: Arm) -> Mapping[int, SlotSums]:
         """The slots of a revision (arm on) or a target hash (arm off) by policy number."""
@@ -311,6 +312,8 @@ def in_window(now: Scrape, baseline: Scrape | None, revision: str) -> Stratum | 
     for document in now.documents.values():
         known = _by_policy(earlier.get(document.boot), revision)
         for policy, stratum in _by_policy(document, revision).items():
+            if known.get(policy) == stratum:
+                continue  # most policies are over, and their sums stand still
             continued = policy in known and has_grown(known[policy], stratum)
             parts.append(minus(stratum, known[policy]) if continued else stratum)
     return total_of(parts)

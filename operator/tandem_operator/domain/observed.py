@@ -197,7 +197,10 @@ class Observed:
         return tuple(read_workload(child) for child in known)
 
     def workload(self, role: Role, role_hash: str | None) -> Workload | None:
-        return next((held for held in self.workloads if (held.role, held.role_hash) == (role, role_hash)), None)
+        wanted = (role, role_hash)
+        named = ((child, child.labels) for child in self.of_kind("Deployment"))
+        found = (child for child, labels in named if (labels.get(LABEL_ROLE), labels.get(LABEL_ROLE_HASH)) == wanted)
+        return next(map(read_workload, found), None)
 
     @property
     def revisions(self) -> tuple[StoredRevision, ...]:
