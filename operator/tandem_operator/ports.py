@@ -52,7 +52,7 @@ class Cluster(Protocol):
         ...
 
     async def list(self, kind: Kind, namespace: str | None, *, labels: Mapping[str, str]) -> tuple[Json, ...]:
-        """All objects with these labels, in order of name."""
+        """All objects with these labels, in order of name; of nodes their metadata alone."""
         ...
 
     async def create(self, kind: Kind, body: Json) -> Json:
