@@ -12,7 +12,18 @@ from tests.domain.simulated_world import START
 
 from tandem_operator.domain import evidence, record
 from tandem_operator.domain.record import RecordError
-from tandem_operator.domain.samples import BUCKETS, Arm, Buckets, Document, Replayed, Scrape, Shadow, Slot, Stratum
+from tandem_operator.domain.samples import (
+    BUCKETS,
+    Arm,
+    Buckets,
+    Document,
+    Replayed,
+    Scrape,
+    Shadow,
+    Slot,
+    Stratum,
+    has_grown,
+)
 
 ROW = (5, *(0,) * (BUCKETS - 1))
 HONEST = Stratum(policy=3, revision="v2", requests=9, acceptance=Buckets(accepted=ROW, examined=ROW, requests=ROW))
@@ -113,3 +124,27 @@ def test_a_slot_beyond_every_calendar_is_never_due() -> None:
     start = evidence.begin("v2", "v1", since=3, now=START)
     after = evidence.add(start, Scrape(START, {"pod": far}), gateways=["pod"], slot_seconds=600)
     assert after.slots == ()
+
+
+MORE = replace(HONEST, errors=2, shadow=Shadow(ROW, ROW), exactness=Replayed(3, 1))
+LESS = [
+    {"requests": 8},
+    {"errors": 1},
+    {"acceptance": Buckets(accepted=ROW, examined=ROW)},
+    {"acceptance": None},
+    {"shadow": Shadow(examined=ROW)},
+    {"shadow": None},
+    {"exactness": Replayed(3, 0)},
+    {"exactness": None},
+]
+
+
+@pytest.mark.parametrize("change", LESS, ids=str)
+def test_a_later_answer_of_a_boot_has_every_sum_of_the_earlier_one_and_none_smaller(change: dict[str, Any]) -> None:
+    less: Stratum = replace(MORE, **change)
+    assert has_grown(less, MORE)
+    assert not has_grown(MORE, less)
+
+
+def test_a_boot_that_counted_nothing_more_says_nothing_of_the_window() -> None:
+    assert evidence.in_window(scrape(HONEST, 30), scrape(HONEST), "v2") is None
