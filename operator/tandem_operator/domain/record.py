@@ -10,6 +10,7 @@ evidence is most of what the operator reads.
 """
 
 import reprlib
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
 from typing import Annotated, Any, TypeVar
@@ -80,10 +81,7 @@ def load_moment(text: object) -> datetime:
 Moment = Annotated[datetime, PlainValidator(load_moment), PlainSerializer(dump_moment)]
 """How a recorded dataclass declares its moments: pydantic's own would take `17` for one, and keep any zone."""
 
-
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(with_config(FORM)(kind))
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(lambda kind: TypeAdapter(with_config(FORM)(kind)))
 
 
 def _path(steps: tuple[int | str, ...]) -> str:
