@@ -93,6 +93,7 @@ def test_evidence_that_somebody_broke_is_gathered_anew() -> None:
     kept = record.dump(evidence.add(START_OF_CANARY, scrape(HONEST), gateways=["pod"], slot_seconds=20))
     assert evidence.read(json.dumps(kept)) is not None
     changes: list[dict[str, Any]] = [{"errors": [0.0]}, {"errors": [1e999] * 6}, {"at": "17"}, {"boots": []}]
+    changes += [{"together": [{"policy": 3, "sums": {name: [1]}}]} for name in ("sums", "products")]
     for change in changes:
         assert evidence.read(json.dumps({**kept, **change})) is None
 

@@ -39,6 +39,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from operator import add
+from typing import Annotated
+
+from pydantic import Field
 
 ERROR_RATIOS = (1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
 """Alternatives of the error test: how many times the stable's error rate the canary might have."""
@@ -86,8 +89,8 @@ class PairSums:
     """
 
     count: int = 0
-    sums: tuple[int, ...] = (0,) * 4
-    products: tuple[int, ...] = (0,) * 10
+    sums: Annotated[tuple[int, ...], Field(min_length=4, max_length=4)] = (0,) * 4
+    products: Annotated[tuple[int, ...], Field(min_length=10, max_length=10)] = (0,) * 10
 
     def plus(self, one: tuple[int, int], other: tuple[int, int]) -> "PairSums":
         """One more slot: (tokens, milliseconds) of each."""
