@@ -6,7 +6,7 @@ All rows of a step go through the decoder as one flat batch; only hidden rows wh
 
 **Row invariance.** On a CPU the logits of a token must not depend on what else is in the step, or speculation could
 change the text at a near tie. Here every operation but matrix products and attention treats rows apart, and those two
-are made independent of their company by padding (see `cache`). How much padding that takes is a property of the
+are made independent of their company by padding (see `attention`). How much padding that takes is a property of the
 machine's libraries: fewer than 4 rows take another path through MKL on AVX2, for instance. So it is found when the
 model is loaded: the smallest padding for which pieces of a sequence, alone and in company, have the bits that the whole
 sequence has. If none does, or on a GPU, the engine says `NearTie`.
@@ -19,7 +19,8 @@ import numpy as np
 import torch
 
 from tandem_runtime.domain.errors import ModelRefused, Overloaded
-from tandem_runtime.engines.torch_engine.cache import Attention, KeyValueCache
+from tandem_runtime.engines.torch_engine.attention import Attention
+from tandem_runtime.engines.torch_engine.cache import KeyValueCache
 from tandem_runtime.engines.torch_engine.fused import FusedDecoder
 from tandem_runtime.engines.torch_engine.loading import load_decoder, read_config
 from tandem_runtime.engines.torch_engine.model import Decoder
