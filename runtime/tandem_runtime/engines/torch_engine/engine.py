@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from tandem_runtime.domain.errors import ModelRefused, Overloaded
 from tandem_runtime.engines.torch_engine.attention import Attention
@@ -54,7 +55,7 @@ class TorchModel:
     """`ports.StepModel` over a decoder. Runs on the decoder's own device, in its own type."""
 
     def __init__(self, decoder: Decoder, *, max_sessions: int, max_length: int) -> None:
-        self._decoder = FusedDecoder(decoder, length=max_length)
+        self._decoder = FusedDecoder(decoder, length=max_length, linear=functional.linear)
         weight = self._decoder.embedding
         self._device = weight.device
         self._max_length = max_length

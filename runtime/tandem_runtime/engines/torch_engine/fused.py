@@ -17,14 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tandem_runtime.engines.torch_engine.model import Attend, Decoder, DecoderConfig, rotation_at
+from tandem_runtime.engines.torch_engine.model import Attend, Decoder, DecoderConfig, Linear, rotation_at
 
 __all__ = ["FusedDecoder"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Layer:
-    """`qkv` [hidden, (heads + 2 kv_heads) x d] and `gate_up` [hidden, 2 x intermediate] are several weights in one."""
+    """`qkv` [(heads + 2 kv_heads) x d, hidden] and `gate_up` [2 x intermediate, hidden] are several weights in one."""
 
     attention_norm: Tensor
     qkv: Tensor
@@ -35,14 +35,15 @@ class _Layer:
 
 
 class FusedDecoder:
-    """`Decoder.hidden` and `Decoder.logits` over rows [n], at positions below `length`.
+    """`Decoder.hidden` and `Decoder.logits` over rows [n], at positions below `length`, every product by `linear`.
 
     The weights of `decoder` become views of the joined ones: it computes as before, and nothing is held twice.
     """
 
-    def __init__(self, decoder: Decoder, *, length: int) -> None:
+    def __init__(self, decoder: Decoder, *, length: int, linear: Linear) -> None:
         weights = dict(decoder.named_parameters())
         self.config = decoder.config
+        self._linear = linear
         self.embedding: Tensor = weights["model.embed_tokens.weight"]
         self._head = weights.get("lm_head.weight", self.embedding)
         self._norm = weights["model.norm.weight"]
@@ -55,15 +56,15 @@ class FusedDecoder:
         x = functional.embedding(tokens, self.embedding)
         turns = self._table[positions]
         for index, layer in enumerate(self._layers):
-            queries, keys, values = self._heads(self._normed(x, layer.attention_norm) @ layer.qkv, turns)
-            x = x + attend(index, queries, keys, values).flatten(1) @ layer.out
-            gate, up = (self._normed(x, layer.feed_norm) @ layer.gate_up).chunk(2, dim=-1)
-            x = x + (functional.silu(gate) * up) @ layer.down
+            queries, keys, values = self._heads(self._linear(self._normed(x, layer.attention_norm), layer.qkv), turns)
+            x = x + self._linear(attend(index, queries, keys, values).flatten(1), layer.out)
+            gate, up = self._linear(self._normed(x, layer.feed_norm), layer.gate_up).chunk(2, dim=-1)
+            x = x + self._linear(functional.silu(gate) * up, layer.down)
         return self._normed(x, self._norm)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """As `Decoder.logits`."""
-        return functional.linear(hidden, self._head)
+        return self._linear(hidden, self._head)
 
     def _heads(self, joined: Tensor, turns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """[n, (heads + 2 kv_heads) x d] -> turned queries, turned keys, values, each [n, its heads, d]."""
@@ -97,9 +98,9 @@ def _layer(weights: Mapping[str, nn.Parameter], name: str) -> _Layer:
 
 
 def _joined(weights: Sequence[nn.Parameter]) -> Tensor:
-    """Weights [outputs, inputs] side by side as [inputs, all outputs], of which they become views."""
-    whole = torch.cat([weight.detach() for weight in weights]).t().contiguous()
-    parts = torch.split(whole.t(), [len(weight) for weight in weights])
+    """Weights [outputs, inputs] as one of [all outputs, inputs], of which they become views."""
+    whole = torch.cat([weight.detach() for weight in weights]).t().contiguous().t()
+    parts = torch.split(whole, [len(weight) for weight in weights])
     for weight, part in zip(weights, parts, strict=True):
         weight.data = part
     return whole

@@ -20,13 +20,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["Attend", "Decoder", "DecoderConfig", "causal_attention", "rotation_at"]
+__all__ = ["Attend", "Decoder", "DecoderConfig", "Linear", "causal_attention", "rotation_at"]
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """``attend(layer, q, k, v) -> mixed``.
 
 ``q`` is [..., heads, head_dim], ``k`` and ``v`` are [..., kv_heads, head_dim], positions already rotated in; the result
 has the shape of ``q``. An engine stores ``k`` and ``v`` in its cache here, under the number of the layer.
+"""
+
+Linear = Callable[[Tensor, Tensor], Tensor]
+"""``linear(x, weight) -> x weight^T``.
+
+``x`` is [rows, inputs] and ``weight`` [outputs, inputs], as Hugging Face stores it; the result is [rows, outputs] in
+the type of ``x``. Training multiplies by torch's own; an engine chooses one when it loads. Biases are the caller's.
 """
 
 
