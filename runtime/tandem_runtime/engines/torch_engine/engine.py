@@ -20,10 +20,11 @@ import torch
 from torch.nn import functional
 
 from tandem_runtime.domain.errors import ModelRefused, Overloaded
+from tandem_runtime.engines.torch_engine.architectures import read_config
 from tandem_runtime.engines.torch_engine.attention import Attention
 from tandem_runtime.engines.torch_engine.cache import KeyValueCache
 from tandem_runtime.engines.torch_engine.fused import FusedDecoder
-from tandem_runtime.engines.torch_engine.loading import load_decoder, read_config
+from tandem_runtime.engines.torch_engine.loading import load_decoder
 from tandem_runtime.engines.torch_engine.model import Decoder
 from tandem_runtime.ports import Logits, Row
 
@@ -171,9 +172,11 @@ def load_torch_model(
 
 
 def _allowed_length(folder: Path, asked: int | None) -> int:
-    limit = read_config(folder).max_position_embeddings
+    config = read_config(folder)
+    limit = config.max_length
     if asked is not None and asked > limit:
-        raise ModelRefused(f"--max-length {asked}: {folder / 'config.json'} allows {limit} positions")
+        field = "max_position_embeddings" if limit == config.max_position_embeddings else "sliding_window"
+        raise ModelRefused(f"--max-length {asked}: {field} of {folder / 'config.json'} allows {limit} positions")
     return limit if asked is None else asked
 
 
