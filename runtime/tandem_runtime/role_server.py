@@ -213,7 +213,8 @@ async def _serve(
     async with EngineServer(engine.role, host=options.host, port=options.port) as server:
         state.server, state.model, state.starting = server, engine.model, None
         state.registry.register(_StepFigures(engine.pace))
-        logger.info("serving role=%s address=%s:%d", name, options.host, server.port)
+        determinism = engine.model.determinism
+        logger.info("serving role=%s address=%s:%d determinism=%s", name, options.host, server.port, determinism)
         await ending.wait()
         logger.info("draining role=%s sessions=%d", name, server.sessions)
         await server.drain(grace_seconds=options.grace_seconds)
