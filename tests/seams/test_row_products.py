@@ -1,5 +1,6 @@
 """Our own product of rows and weights: torch's numbers within rounding, and one row's bits in any company."""
 
+import json
 import os
 import stat
 from collections.abc import Iterator
@@ -13,14 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from tandem_runtime.domain.tokens import TokenId
 from tandem_runtime.engines.torch_engine import linear
-from tandem_runtime.engines.torch_engine.engine import TorchModel
+from tandem_runtime.engines.torch_engine.engine import TorchModel, load_torch_model
 from tandem_runtime.engines.torch_engine.linear import Multiplier, NativeProduct, NoNativeProduct, built, multiplier_for
 from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig
 from tandem_runtime.ports import Row
+from tandem_runtime.tokenizer import FolderTokenizer
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-LENGTH = 96
+LENGTH, TOKENS = 96, 24
+PAIRS = Path(__file__).parents[2] / "examples" / "pairs"
 
 
 @pytest.fixture(autouse=True)
@@ -199,3 +203,38 @@ def test_the_cache_is_the_users_own(tmp_path: Path) -> None:
     native()
     folder = built(tmp_path / "tandem").parent
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_texts_of_the_shipped_target_are_the_same_alone_and_together(dtype: str) -> None:
+    """Greedy, in float32 and bfloat16: one by one, then all in shared steps of prompts, single rows and verifies."""
+    native()
+    model = load_torch_model(PAIRS / "target", dtype=dtype, threads=1, max_sessions=4, max_length=64)
+    assert (model.determinism, model.multiplier.row_invariant) == ("Bitwise", True)
+    encode = FolderTokenizer(PAIRS / "target").encode
+    prompts = [encode(text)[:20] for text in json.loads((PAIRS / "prompts.json").read_text())["prose"][:4]]
+    alone = [continued(model, prompt) for prompt in prompts]
+    slots = [model.allocate() for _ in prompts]
+    at, found = [0] * len(prompts), [list[int]() for _ in prompts]
+    for step in range(TOKENS):
+        rows = []
+        for which, (prompt, text) in enumerate(zip(prompts, alone, strict=True)):
+            size = len(prompt) if step == 0 else (step * (which + 1)) % 7 + 1
+            piece = (*prompt, *text)[at[which] : at[which] + size]
+            rows.append(Row(slots[which], at[which], piece, 1 if step == 0 else len(piece)))
+            at[which] += len(piece)
+        rows = [row for row in rows if row.tokens]
+        for row, logits in zip(rows, model.forward(rows) if rows else [], strict=True):
+            found[slots.index(row.slot)] += logits.argmax(axis=-1).tolist()
+    assert [text[:TOKENS] for text in found] == alone
+
+
+def continued(model: TorchModel, prompt: tuple[TokenId, ...]) -> list[int]:
+    slot, at, piece = model.allocate(), 0, prompt
+    text: list[int] = []
+    while len(text) < TOKENS:
+        [logits] = model.forward([Row(slot, at, piece, 1)])
+        at, piece = at + len(piece), (TokenId(int(logits[0].argmax())),)
+        text += piece
+    model.release(slot)
+    return text
