@@ -12,7 +12,6 @@ day, and a template that tests for it does without. `tojson` leaves signs of HTM
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -114,31 +113,39 @@ def _end_tokens(folder: Path) -> frozenset[TokenId]:
     return frozenset()
 
 
-_MOST: Mapping[str, float] = {
-    "temperature": 2.0,
-    "top_k": math.inf,
-    "top_p": 1.0,
-    "min_p": 1.0,
-    "repetition_penalty": 10.0,
+_SMALLEST = math.ulp(0)
+_ADVICE: Mapping[str, tuple[float, float]] = {
+    "temperature": (0, 2),
+    "top_k": (0, math.inf),
+    "top_p": (_SMALLEST, 1),
+    "min_p": (0, 1),
+    "repetition_penalty": (_SMALLEST, 10),
 }
-"""What a request may ask at most, and so a default too; 0 is the least, and only where it is no error to sample by."""
+"""Least and most of each number: those that a request may ask for, and so those that may be its default."""
 
 
 def _defaults(path: Path) -> SamplingDefaults:
-    """The advised numbers of a file that a folder may lack; null is no advice."""
-    settings, defaults = _settings(path), SamplingDefaults()
-    for name in (field.name for field in fields(SamplingDefaults)):
-        value, plain = settings.get(name), getattr(defaults, name)
-        if value is None:
-            continue
-        whole = name == "top_k"
-        least = 0 if name in ("temperature", "top_k", "min_p") else math.ulp(0)
-        if type(value) not in ((int,) if whole else (int, float)) or not least <= value <= _MOST[name]:
-            raise ModelRefused(
-                f"{path}: {name} = {value!r}; a request may not ask for it; leave it out, or give {plain}"
-            )
-        defaults = replace(defaults, **{name: value if whole else float(value)})
-    return defaults
+    """The advised numbers of a file that a folder may lack."""
+    settings, plain = _settings(path), SamplingDefaults()
+    return SamplingDefaults(
+        temperature=_advised(path, settings, "temperature", absent=plain.temperature),
+        top_k=int(_advised(path, settings, "top_k", absent=plain.top_k)),
+        top_p=_advised(path, settings, "top_p", absent=plain.top_p),
+        min_p=_advised(path, settings, "min_p", absent=plain.min_p),
+        repetition_penalty=_advised(path, settings, "repetition_penalty", absent=plain.repetition_penalty),
+    )
+
+
+def _advised(path: Path, settings: Mapping[str, object], name: str, *, absent: float) -> float:
+    """Null is no advice."""
+    value = settings.get(name)
+    if value is None:
+        return absent
+    least, most = _ADVICE[name]
+    kinds = (int,) if name == "top_k" else (int, float)
+    if type(value) not in kinds or not isinstance(value, int | float) or not least <= value <= most:
+        raise ModelRefused(f"{path}: {name} = {value!r}: no request may ask for it: leave it out, or give {absent}")
+    return float(value)
 
 
 def _template_source(folder: Path, settings: Mapping[str, object]) -> str | None:
