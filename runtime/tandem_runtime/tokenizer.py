@@ -116,7 +116,7 @@ def _end_tokens(folder: Path) -> frozenset[TokenId]:
 _SMALLEST = math.ulp(0)
 _ADVICE: Mapping[str, tuple[float, float]] = {
     "temperature": (0, 2),
-    "top_k": (0, math.inf),
+    "top_k": (0, 2**31 - 1),
     "top_p": (_SMALLEST, 1),
     "min_p": (0, 1),
     "repetition_penalty": (_SMALLEST, 10),

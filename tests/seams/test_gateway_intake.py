@@ -40,7 +40,7 @@ def test_what_is_asked_for_is_kept_though_it_be_nothing() -> None:
     assert understood(**off) == SamplingDefaults(temperature=0.0)
 
 
-VALUES = (-1, 0, 0.5, 1, 2, 2.5, 10, 10.5, 1e999)
+VALUES = (-1, 0, 0.5, 1, 2, 2.5, 10, 10.5, 2**31 - 1, 2**31, 10**400, 1e999)
 
 
 @pytest.mark.parametrize("value", VALUES)
