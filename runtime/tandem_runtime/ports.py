@@ -19,6 +19,7 @@ from tandem_runtime.domain.tokens import (
     ProposeRound,
     Round,
     RunRounds,
+    SamplingDefaults,
     ScoreTokens,
     SessionId,
     TokenId,
@@ -135,6 +136,9 @@ class Tokenizer(Protocol):
 
     @property
     def end_tokens(self) -> frozenset[TokenId]: ...
+
+    @property
+    def defaults(self) -> SamplingDefaults: ...
 
     def encode(self, text: str) -> tuple[TokenId, ...]: ...
 

@@ -78,6 +78,7 @@ def assert_logits_equal(folder: Path, reference: Any, *, count: int, pieces: lis
         whole = load_decoder(folder)(torch.tensor([tokens]), torch.arange(count), causal_attention)[0]
     torch.testing.assert_close(whole, wanted, rtol=1e-4, atol=1e-4)
     model = load_torch_model(folder, dtype="fp32", threads=1, max_sessions=1, max_length=count)
+    assert model.determinism == ("NearTie" if torch.cuda.is_available() else "Bitwise")
     torch.testing.assert_close(engine_logits(model, tokens, pieces), wanted, rtol=1e-4, atol=1e-4)
 
 
