@@ -20,6 +20,7 @@ from tandem_runtime.domain.tokens import (
     ProposeRound,
     Round,
     RunRounds,
+    SamplingDefaults,
     ScoreTokens,
     SessionId,
     TokenId,
@@ -146,6 +147,9 @@ class Tokenizer(Protocol):
 
     @property
     def end_tokens(self) -> frozenset[TokenId]: ...
+
+    @property
+    def defaults(self) -> SamplingDefaults: ...
 
     def encode(self, text: str) -> tuple[TokenId, ...]: ...
 

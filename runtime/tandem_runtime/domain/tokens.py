@@ -51,6 +51,17 @@ class Grammar:
     text: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingDefaults:
+    """What a request means that leaves a field out: what its model's makers advise, or else the plain law."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParameters:
     """What shapes the target's law at every position, the same on both sides of the wire.
