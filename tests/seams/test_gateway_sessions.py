@@ -14,6 +14,7 @@ import pytest
 from tests.seams.gateway_peers import Running, always, running_gateway, until
 
 from tandem_runtime.domain.errors import TargetLost
+from tandem_runtime.domain.lookahead import conditional_acceptance
 from tandem_runtime.domain.policy import ControlPolicy, PairRevision, RevisionName, SpeculationPolicy, SpeculationState
 from tandem_runtime.domain.tokens import (
     Capabilities,
@@ -66,7 +67,7 @@ async def test_a_client_that_leaves_frees_both_engines(stream: bool, speculation
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
         await until(lambda: running.gateway.sessions == 0, seconds=1)
-        await until(lambda: target.kv_used == draft.kv_used == 0, seconds=1)
+        await until(lambda: target.blocks.used == draft.blocks.used == 0, seconds=1)
         ended = running.stratum()["rounds"]
         metrics = running.gateway.books.metrics.render().decode()
         await text_of(running, max_tokens=8, speculation={"off": True})
@@ -270,8 +271,10 @@ async def test_while_speculation_is_off_the_draft_scores_what_is_emitted() -> No
         reply = await running.plain(prompt="b", max_tokens=30, temperature=0)
         await running.gateway.shadow.settle()
         stratum = running.stratum()
+        believed = running.gateway.lookahead(running.gateway.in_force.policy.revisions[0]).belief  # type: ignore[union-attr]
         scoring.cancel()
     assert reply["speculation"]["proposed"] == 0
+    assert conditional_acceptance(believed, 2) == pytest.approx((2 / 3, 2 / 3), abs=0.03)
     assert sum(stratum["shadow"]["examined"]) == 30
     assert sum(stratum["shadow"]["matched"]) == 20  # wrong where the prefix length is a multiple of 3
     assert sum(stratum["acceptance"]["examined"]) == 0

@@ -126,6 +126,10 @@ class Proposal:
     q: tuple[SparseRow, ...] | None = None
     draft_seconds: float = 0.0
 
+    def first(self, k: int) -> "Proposal":
+        """Its first `k` guesses."""
+        return replace(self, ids=self.ids[:k], q=None if self.q is None else self.q[:k])
+
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
@@ -168,6 +172,8 @@ class OpenSession:
     max_tokens: int
     logprobs: int | None = None
     """How many alternatives to report per token; None: report nothing."""
+    tenant: str | None = None
+    """With whose sessions an engine may share what it has computed; None: with none, everything is computed anew."""
 
 
 @dataclass(frozen=True, slots=True)
