@@ -26,8 +26,8 @@ QUESTIONS = (
 )
 NEW_TOKENS, LONGEST = 12, 128
 
-FP32_TOLERANCE = 2e-3
-"""Of logits that spread by 7 around their mean. Seen: 3e-4 through the cache, 0 for the decoder over the whole text."""
+FP32_TOLERANCE = 5e-4
+"""Of logits with a standard deviation of 7 to 8; seen: 8e-5."""
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,6 @@ def test_the_engine_in_fp32_says_what_transformers_says(folder: Path, reference:
     for prompt in prompts(folder):
         tokens, rows = greedy(model, prompt)
         wanted = logits_of(reference, tokens[:-1])
-        print("FP32", np.abs(rows - wanted).max(), np.abs(rows - wanted).mean(), wanted.std())
         assert np.abs(rows - wanted).max() < FP32_TOLERANCE
         assert tokens[len(prompt) :] == wanted[len(prompt) - 1 :].argmax(-1).tolist()
 
@@ -101,5 +100,4 @@ def test_the_decoder_in_bf16_is_no_further_off_than_transformers_in_bf16(folder:
         rows = decoder(torch.tensor([prompt]), torch.arange(len(prompt)), causal_attention)[0].float().numpy()
     wanted = logits_of(reference, prompt)
     ours_off, theirs_off = np.abs(rows - wanted), np.abs(logits_of(theirs, prompt) - wanted)
-    print("BF16", ours_off.mean(), theirs_off.mean(), ours_off.max(), theirs_off.max(), len(prompt))
     assert ours_off.mean() < 1.25 * theirs_off.mean()

@@ -128,19 +128,21 @@ class TorchModel:
     def _is_row_invariant(self) -> bool:
         """Do pieces of a sequence have the same bits as the whole, alone and beside another row?
 
-        The sequence's last block keeps the company, since one session may be all that there is memory for.
+        The last block keeps the company, since one session may be all that there is memory for; where there is but one
+        block, no step ever has company.
         """
-        count = min(PROBE_TOKENS, (self.blocks.count - 1) * BLOCK_TOKENS, self.max_length)
+        count = min(PROBE_TOKENS, max(1, self.blocks.count - 1) * BLOCK_TOKENS, self.max_length)
         tokens = tuple((7 * i * i + i) % self.vocab_size for i in range(count))
         table = tuple(BlockId(block) for block in reversed(range(self.blocks.count)))
         company = Row(table[-1:], 0, tokens[:COMPANY_TOKENS], outputs=1)
+        companies = ([], [company]) if self.blocks.count > 1 else ([],)
         whole = self._logits([Row(table, 0, tokens, outputs=count)])
         for start, size in sorted(PROBE_PIECES, reverse=True):  # a piece overwrites what stands beyond its start
             piece = Row(table, start, tokens[start : start + size], outputs=size)
             if start + size > count:
                 continue
-            for rows in ([piece], [piece, company]):
-                if not np.array_equal(self._logits(rows)[:size], whole[start : start + size]):
+            for beside in companies:
+                if not np.array_equal(self._logits([piece, *beside])[:size], whole[start : start + size]):
                     return False
         return True
 
