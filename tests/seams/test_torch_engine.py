@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 
 from tandem_runtime.domain.blocks import BlockId, Table, root_key
 from tandem_runtime.domain.errors import ModelRefused, Overloaded
-from tandem_runtime.engines.torch_engine.cache import block_bytes, blocks_within
 from tandem_runtime.engines.torch_engine import engine
+from tandem_runtime.engines.torch_engine.cache import block_bytes, blocks_within
 from tandem_runtime.engines.torch_engine.engine import TorchModel, load_torch_model
 from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig, causal_attention
 from tandem_runtime.ports import Logits, Row
