@@ -77,7 +77,10 @@ def test_a_sequence_goes_on_with_what_another_has_settled_since() -> None:
     assert blocks.adopt(late, ids("abcdefghi")) == 8
     assert late.blocks == early.blocks
     blocks.extend(late, 9)
-    assert blocks.upcoming(late, ids("abcdefghijkl")) is None  # it stands within a block
+    blocks.extend(early, 12)
+    blocks.settle(early, ids("abcdefghijkl"))
+    assert blocks.upcoming(late, ids("abcdefghijkl")) == early.settled[2]
+    assert blocks.adopt(late, ids("abcdefghijkl")) == 9  # it stands within a block
 
 
 def test_what_is_not_settled_is_not_found() -> None:

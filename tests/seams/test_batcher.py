@@ -250,7 +250,7 @@ async def test_closing_a_session_fails_the_round_under_way_as_lost() -> None:
         await closing
         with pytest.raises(TargetLost):
             await asked
-    assert model.kv_used == 0
+    assert model.blocks.used == 0
 
 
 async def test_the_same_round_asked_twice_at_once_is_computed_once() -> None:
@@ -295,4 +295,4 @@ async def test_seconds_and_memory_are_told_with_the_verdict() -> None:
         verdict = await target.verify(round_of("a"))
     assert verdict.queue_seconds >= 0
     assert verdict.forward_seconds > 0
-    assert verdict.kv_used == 3 / (8 * 1024)
+    assert verdict.kv_used == 1 / (8 * 64)

@@ -91,26 +91,36 @@ class Blocks:
         """Blocks that a table can get: those that no table holds."""
         return len(self._free) + len(self._idle)
 
+    @property
+    def used_share(self) -> float:
+        """Of all blocks those that tables hold, 0 to 1."""
+        return self.used / self.count
+
     def needed(self, length: int) -> int:
         """Blocks for `length` positions. With blocks of 16, needed(33) = 3."""
         return -(-length // self.block_tokens)
 
     def upcoming(self, table: Table, tokens: Sequence[TokenId]) -> Key | None:
-        """What the next block of a table will be known as once it holds the next of `tokens`, all of whose earlier ones
-        it holds; None where it will not be known, or stands within a block, or `tokens` do not fill one more."""
+        """What a table's next block to be full will be known as when it holds `tokens`, whose beginning it holds now.
+
+        None where that block will not be known, or `tokens` do not fill it.
+        """
         key = table.settled[-1] if table.settled else table.root
         start = len(table.settled) * self.block_tokens
         end = start + self.block_tokens
-        if key is None or table.length != start or len(tokens) < end:
+        if key is None or table.length >= end or len(tokens) < end:
             return None
         return _next_key(key, tokens[start:end])
 
     def adopt(self, table: Table, tokens: Sequence[TokenId]) -> int:
-        """Let a table go on, from what it holds of `tokens`, with the known blocks that hold the next of them.
+        """Let a table that holds the beginning of `tokens` go on with the known blocks that hold what follows.
 
-        Returns the length that it then has. An empty table may begin so.
+        Returns the length that it then has. An empty table may begin so; one that stands within a block stays there.
         """
-        while (key := self.upcoming(table, tokens)) in self._known and key is not None:
+        while table.length % self.block_tokens == 0:
+            key = self.upcoming(table, tokens)
+            if key is None or key not in self._known:
+                break
             table.blocks.append(self._hold(self._known[key]))
             table.settled.append(key)
             table.length += self.block_tokens

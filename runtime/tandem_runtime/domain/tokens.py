@@ -168,6 +168,8 @@ class OpenSession:
     max_tokens: int
     logprobs: int | None = None
     """How many alternatives to report per token; None: report nothing."""
+    tenant: str | None = None
+    """With whose sessions an engine may share what it has computed; None: with none, everything is computed anew."""
 
 
 @dataclass(frozen=True, slots=True)

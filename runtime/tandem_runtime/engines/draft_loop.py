@@ -25,9 +25,10 @@ from tandem_runtime.domain.tokens import (
     refuse_foreign_ids,
 )
 from tandem_runtime.engines.batched import BatchedEngine
+from tandem_runtime.engines.jobs import Work
+from tandem_runtime.engines.lines import Want
 from tandem_runtime.engines.sampler import guess
 from tandem_runtime.engines.sessions import Session
-from tandem_runtime.engines.step_loop import Want, Work
 
 __all__ = ["BatchedDraft"]
 
@@ -61,10 +62,11 @@ class BatchedDraft(BatchedEngine):
         self._commit(session, request.base, request.committed)
         began = self._loop.now()
         tokens = session.prefix
+        settled = len(tokens)
         ids: list[TokenId] = []
         rows: list[SparseRow] = []
         while len(ids) < request.k and len(tokens) <= self._capabilities.max_length:
-            seen = yield Want(session.line, tokens, first=len(tokens) - 1)
+            seen = yield Want(session.line, tokens, first=len(tokens) - 1, settled=settled)
             (logits,) = session.processed(seen.logits, ())
             if session.leaves_nothing(logits):
                 break
@@ -91,7 +93,7 @@ class BatchedDraft(BatchedEngine):
         fed = session.prefix[:-1][: self._capabilities.max_length]
         if len(fed) <= first or not request.ids:
             return (False,) * len(request.ids)
-        seen = yield Want(session.line, fed, first=first)
+        seen = yield Want(session.line, fed, first=first, settled=len(fed))
         session.commit(request.base, ())
         rows = session.processed(seen.logits, request.ids)
         session.commit(request.base, request.ids)

@@ -39,6 +39,8 @@ class Ask:
     wish: OwnWish
     user: str | None
     ignore_eos: bool = False
+    tenant: str = ""
+    """Whose key the request came with; empty where keys are not asked for."""
 
     @property
     def sessions(self) -> int:

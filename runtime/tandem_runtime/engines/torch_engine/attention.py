@@ -1,11 +1,11 @@
 """Knows how the ragged queries of a step attend to the keys and values of their sessions.
 
-Refuses to know models, sampling, and where the cache keeps what a slot holds.
+Refuses to know models, sampling, and what a block of the cache is made of.
 
 A step writes its new keys and values first and attends afterwards, so a query at position t sees the keys 0..t of its
-own slot.
+own sequence.
 
-Queries of one slot are packed into tiles of equal height, so that all slots attend in a few calls however ragged the
+Queries of one row are packed into tiles of equal height, so that all rows attend in a few calls however ragged the
 step is: single queries, short runs and prompt chunks each have a height of their own. With g query heads per key head
 a tile of m queries is a matrix of m x g rows against the keys of one head (grouped queries need no copies then).
 
@@ -22,21 +22,29 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tandem_runtime.engines.torch_engine.cache import KeyValueCache, padded_keys
+from tandem_runtime.engines.torch_engine.cache import BLOCK_TOKENS, KeyValueCache, places_of
 from tandem_runtime.ports import Row
 
-__all__ = ["Attention"]
+__all__ = ["Attention", "padded_keys"]
+
+_KEY_COUNTS, _KEYS_AT_ONCE = (64, 128, 192, 384, 512), 512
 
 _RUN_TILE, _RUN_LONGEST = 8, 16
 _CHUNK_TILE = 64
 
 
+def padded_keys(count: int) -> int:
+    """padded_keys(64) = 64, padded_keys(193) = 384, padded_keys(520) = 512 + 64."""
+    whole, rest = divmod(count, _KEYS_AT_ONCE)
+    return whole * _KEYS_AT_ONCE + (next(allowed for allowed in _KEY_COUNTS if allowed >= rest) if rest else 0)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Tiles:
-    """Tiles of one height m. `source` [t, m] says which flat row each place holds (its tile's first where it is
-    filling), and `mask` [t, 1, m x g, keys] is added to scores."""
+    """Tiles of one height m. `tables` [t, b] are the blocks of their keys, `source` [t, m] says which flat row each
+    place holds (its tile's first where it is filling), and `mask` [t, 1, m x g, keys] is added to scores."""
 
-    slots: Tensor
+    tables: Tensor
     source: Tensor
     mask: Tensor
 
@@ -44,36 +52,30 @@ class _Tiles:
 class Attention:
     """How the rows of one step attend: built once per step, called once per layer.
 
-    `slots` and `positions` [n] say where each flat row stands. `rows` are the step's real rows, which come first.
+    `count` is how many flat rows there are: those of `rows` come first, the others are filling, and neither written
+    nor attended to.
     """
 
-    def __init__(
-        self, cache: KeyValueCache, rows: Sequence[Row], *, slots: Tensor, positions: Tensor, least_rows: int
-    ) -> None:
+    def __init__(self, cache: KeyValueCache, rows: Sequence[Row], *, count: int, least_rows: int) -> None:
         self._cache = cache
-        self._slots, self._positions = slots, positions
+        device = cache.like.device
+        self._places = torch.tensor([place for row in rows for place in places_of(row)], device=device)
         self._groups = cache.config.num_attention_heads // cache.config.num_key_value_heads
         members = _by_height(rows, single=-(-least_rows // self._groups))
         self._tiles = [_tiles(cache, rows, height, groups=self._groups) for height, rows in members.items()]
-        self._homes = torch.tensor(_homes(members, len(positions)), device=positions.device)
+        self._homes = torch.tensor(_homes(members, count), device=device)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """`q` [n, heads, d], `k` and `v` [n, kv_heads, d] -> [n, heads, d]; see `model.Attend`."""
-        keys, values = self._cache.keys[layer], self._cache.values[layer]
-        keys[self._slots, :, self._positions] = k
-        values[self._slots, :, self._positions] = v
-        mixed = [self._mixed(tiles, q, keys, values) for tiles in self._tiles]
+        written = len(self._places)
+        self._cache.write(layer, self._places, k[:written], v[:written])
+        mixed = [self._mixed(layer, tiles, q) for tiles in self._tiles]
         return (mixed[0] if len(mixed) == 1 else torch.cat(mixed))[self._homes]
 
-    def _mixed(self, tiles: _Tiles, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        seen = tiles.mask.shape[-1]
-        out = functional.scaled_dot_product_attention(
-            self._packed(q[tiles.source]),
-            keys[tiles.slots, :, :seen],
-            values[tiles.slots, :, :seen],
-            attn_mask=tiles.mask,
-        )
-        return self._unpacked(out)
+    def _mixed(self, layer: int, tiles: _Tiles, q: Tensor) -> Tensor:
+        keys, values = self._cache.gather(layer, tiles.tables)
+        packed = self._packed(q[tiles.source])
+        return self._unpacked(functional.scaled_dot_product_attention(packed, keys, values, attn_mask=tiles.mask))
 
     def _packed(self, q: Tensor) -> Tensor:
         """[t, m, heads, d] -> [t, kv_heads, m x g, d]"""
@@ -113,21 +115,29 @@ def _homes(members: Mapping[int, Sequence[tuple[int, Row]]], count: int) -> list
 
 
 def _tiles(cache: KeyValueCache, members: Sequence[tuple[int, Row]], height: int, *, groups: int) -> _Tiles:
-    slots: list[int] = []
+    owners: list[Row] = []
     places: list[tuple[int, int]] = []
     for first, row in members:
         for begin in range(0, len(row.tokens), height):
             count = min(height, len(row.tokens) - begin)
-            slots.append(row.slot)
+            owners.append(row)
             places += [(first + i, row.start + i) for i in range(begin, begin + count)]
             places += [(first + begin, row.start + begin)] * (height - count)
-    like = cache.keys[0]
-    source, at = torch.tensor(places, device=like.device).view(len(slots), height, 2).unbind(-1)
-    return _Tiles(torch.tensor(slots, device=like.device), source, _mask(at, like.dtype, groups=groups))
+    device = cache.like.device
+    seen = padded_keys(max(at for _, at in places) + 1)
+    source, at = torch.tensor(places, device=device).view(len(owners), height, 2).unbind(-1)
+    tables = torch.tensor([_table(row, seen, cache.zeros) for row in owners], device=device)
+    return _Tiles(tables, source, _mask(at, cache.like.dtype, seen=seen, groups=groups))
 
 
-def _mask(at: Tensor, dtype: torch.dtype, *, groups: int) -> Tensor:
-    """[t, 1, m x groups, padded keys] for queries at `at` [t, m]: -inf over the keys that stand beyond."""
-    seen = padded_keys(int(at.max()) + 1)
+def _table(row: Row, seen: int, zeros: int) -> list[int]:
+    """The blocks of a row's first `seen` positions, zeros where it has none."""
+    wanted = seen // BLOCK_TOKENS
+    held = row.blocks[:wanted]
+    return [*held, *[zeros] * (wanted - len(held))]
+
+
+def _mask(at: Tensor, dtype: torch.dtype, *, seen: int, groups: int) -> Tensor:
+    """[t, 1, m x groups, seen] for queries at `at` [t, m]: -inf over the keys that stand beyond."""
     hidden = torch.arange(seen, device=at.device) > at.repeat_interleave(groups, dim=1)[:, None, :, None]
     return torch.zeros(hidden.shape, dtype=dtype, device=at.device).masked_fill_(hidden, -torch.inf)
