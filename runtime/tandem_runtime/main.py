@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:  # each command imports what it needs when it is asked for
 
 LARGEST_NUMBER = 10_000_000
 """Of sessions, tokens, threads and seconds: more is a slip of the finger, and would overflow what it is given to."""
+
+LARGEST_MEMORY = 10**15
+"""Of bytes."""
 
 
 class SystemClock:
@@ -128,6 +132,11 @@ def _add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     add("--threads", type=positive_number, default=1, help="CPU threads of the engine (default %(default)s)")
     add("--max-sessions", type=positive_number, default=64, help="sessions held at a time (default %(default)s)")
     add("--max-length", type=positive_number, help="prompt plus output tokens per session (default: the model's)")
+    add(
+        "--kv-bytes",
+        type=partial(positive_number, most=LARGEST_MEMORY),
+        help="memory for keys and values (default: as much as all sessions need at full length)",
+    )
 
 
 def add_serving_arguments(parser: argparse.ArgumentParser, *, port: int) -> None:
@@ -161,6 +170,7 @@ def _engine_options(arguments: argparse.Namespace, model: str, pace: str | None)
         threads=arguments.threads,
         max_sessions=arguments.max_sessions,
         max_length=arguments.max_length,
+        kv_bytes=arguments.kv_bytes,
         pace=pace,
     )
 

@@ -11,6 +11,7 @@ goes over `*.safetensors`, `config.json` and `generation_config.json`, the token
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,14 @@ from typing import Any
 
 from tandem_runtime.domain.errors import ModelRefused
 
+_log = logging.getLogger(__name__)
+
+LARGE_BYTES = 1 << 30
+"""Files from here on take a second or more, which the log should account for."""
+
 _MODEL_FILES = ("*.safetensors", "config.json", "generation_config.json")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+_OTHER_WEIGHTS = ("*.bin", "*.gguf", "*.pth")
 _NEEDED = ("config.json", "tokenizer.json")
 
 
@@ -76,7 +83,9 @@ def _check(folder: Path, needed: Sequence[str]) -> None:
         raise ModelRefused(f"{folder} {what}; name a folder with {', '.join(needed)}")
     missing = [pattern for pattern in needed if not any(folder.glob(pattern))]
     if missing:
-        raise ModelRefused(f"{folder} is no model folder: it lacks {', '.join(missing)}")
+        others = sorted(file.name for pattern in _OTHER_WEIGHTS for file in folder.glob(pattern))
+        hint = f"; {others[0]} is not read: save the model again as safetensors" if others else ""
+        raise ModelRefused(f"{folder} is no model folder: it lacks {', '.join(missing)}{hint}")
 
 
 def _digest(folder: Path, patterns: Iterable[str]) -> str:
@@ -89,5 +98,7 @@ def _digest(folder: Path, patterns: Iterable[str]) -> str:
 
 
 def _file_digest(file: Path) -> str:
+    if (size := file.stat().st_size) >= LARGE_BYTES:
+        _log.info("taking the digest of %s, %.1f GB", file, size / 1e9)
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

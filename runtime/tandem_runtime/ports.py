@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tandem_runtime.domain.blocks import BlockId, Blocks, Copy
 from tandem_runtime.domain.tokens import (
     Capabilities,
     Grammar,
@@ -19,6 +20,7 @@ from tandem_runtime.domain.tokens import (
     ProposeRound,
     Round,
     RunRounds,
+    SamplingDefaults,
     ScoreTokens,
     SessionId,
     TokenId,
@@ -71,16 +73,19 @@ class DraftEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One sequence in a step: tokens stand at `start`, `start + 1`, ...; the last `outputs` yield logits."""
+    """One sequence in a step: tokens stand at `start`, `start + 1`, ...; the last `outputs` yield logits.
 
-    slot: int
+    Position p stands in block `blocks[p // block_tokens]` of the model's memory; a block that no other row of the step
+    writes into."""
+
+    blocks: tuple[BlockId, ...]
     start: int
     tokens: tuple[TokenId, ...]
     outputs: int
 
 
 class StepModel(Protocol):
-    """A model as its step loop sees it: slots of KV memory, and one forward pass over many rows. Not thread-safe."""
+    """A model as its step loop sees it: KV memory in blocks, and one forward pass over many rows. Not thread-safe."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -89,23 +94,30 @@ class StepModel(Protocol):
     def max_length(self) -> int: ...
 
     @property
+    def max_sessions(self) -> int: ...
+
+    @property
     def determinism(self) -> str: ...
 
     @property
-    def kv_used(self) -> float:
-        """Share of the KV memory in use, 0 to 1."""
+    def blocks(self) -> Blocks:
+        """The books over its memory, which its step loop keeps. They hold one session of `max_length` at least."""
         ...
 
-    def allocate(self) -> int:
-        """A fresh empty slot. Raises Overloaded when there is none."""
+    @property
+    def block_bytes(self) -> int:
+        """Memory that one block takes."""
         ...
 
     def forward(self, rows: Sequence[Row]) -> list[Logits]:
-        """For each row [outputs, vocab] logits. Each row must start at or before its slot's length; what the slot held
-        from `start` on is overwritten, so that starting earlier is the roll-back."""
+        """For each row [outputs, vocab] logits. What its blocks held from `start` on is overwritten, so that starting
+        earlier is the roll-back; below `start` they hold what earlier rows wrote. The same rows again give the same.
+        Raises Overloaded where memory does not suffice for this step."""
         ...
 
-    def release(self, slot: int) -> None: ...
+    def copy(self, copies: Sequence[Copy]) -> None:
+        """Carry these out, in order."""
+        ...
 
 
 class Matcher(Protocol):
@@ -138,6 +150,9 @@ class Tokenizer(Protocol):
 
     @property
     def end_tokens(self) -> frozenset[TokenId]: ...
+
+    @property
+    def defaults(self) -> SamplingDefaults: ...
 
     def encode(self, text: str) -> tuple[TokenId, ...]: ...
 

@@ -13,7 +13,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from prometheus_client import CollectorRegistry, Gauge
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -29,6 +29,7 @@ from starlette.routing import Route
 
 from tandem_runtime.admin import admin_app, http_server
 from tandem_runtime.domain.tokens import Incarnation
+from tandem_runtime.engines.batched import BatchedEngine
 from tandem_runtime.engines.draft_loop import BatchedDraft
 from tandem_runtime.engines.pace import UNPACED, Pace, cost_named
 from tandem_runtime.engines.scripted import SCHEME, load_scripted_model
@@ -56,13 +57,15 @@ class RoleName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """`model` is a folder, or `scripted:module:function`. `max_length` None: what the model was made for."""
+    """`model` is a folder, or `scripted:module:function`. `max_length` None: what the model was made for. `kv_bytes`
+    None: what all sessions need at full length."""
 
     model: str
     dtype: str = "fp32"
     threads: int = 1
     max_sessions: int = 64
     max_length: int | None = None
+    kv_bytes: int | None = None
     pace: str | None = None
 
 
@@ -79,7 +82,7 @@ class Engine:
     """A loaded engine as a role; inside its context the model's thread runs."""
 
     role: Role
-    running: AbstractContextManager[object]
+    running: BatchedEngine
     model: StepModel
     pace: Pace
 
@@ -116,6 +119,7 @@ def _load(options: EngineOptions) -> tuple[StepModel, EngineFacts]:
             options.model,
             max_length=options.max_length or DEFAULT_SCRIPTED_LENGTH,
             max_sessions=options.max_sessions,
+            kv_bytes=options.kv_bytes,
         )
         model_digest, tokenizer_digest = _digest_of_name(options.model), _digest_of_name(SCHEME)
         return scripted, EngineFacts(
@@ -145,6 +149,7 @@ def _load_folder(folder: Path, options: EngineOptions) -> StepModel:
         threads=options.threads,
         max_sessions=options.max_sessions,
         max_length=options.max_length,
+        kv_bytes=options.kv_bytes,
     )
 
 
@@ -168,13 +173,39 @@ class _StepFigures(Collector):
         yield seconds
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _MemoryFigures(Collector):
+    """The KV memory of this role's engine."""
+
+    engine: Engine
+
+    def collect(self) -> Iterator[Metric]:
+        blocks, size, counts = self.engine.model.blocks, self.engine.model.block_bytes, self.engine.running.memory
+        about = "KV memory: held by sessions (used), kept for prefixes that may come again (known), and free."
+        held = GaugeMetricFamily("tandem_engine_kv_bytes", about, labels=["state"])
+        used, idle = blocks.used, blocks.idle
+        for state, count in (("used", used), ("known", idle), ("free", blocks.count - used - idle)):
+            held.add_metric([state], count * size)
+        yield held
+        about = "KV memory of the session that holds most."
+        largest = self.engine.running.largest_session_bytes
+        yield GaugeMetricFamily("tandem_engine_largest_session_kv_bytes", about, value=largest)
+        about = "Sessions that were pushed out of the KV memory."
+        yield CounterMetricFamily("tandem_engine_preemptions", about, value=counts.preemptions)
+        about = "Tokens that were computed, and tokens of which keys and values were known already."
+        tokens = CounterMetricFamily("tandem_engine_tokens", about, labels=["source"])
+        tokens.add_metric(["computed"], counts.computed_tokens)
+        tokens.add_metric(["known"], counts.cached_tokens)
+        yield tokens
+
+
 @dataclass(slots=True)
 class _State:
     """What the admin side reports while the parts come and go."""
 
     starting: str | None = "the model is loading"
     server: EngineServer | None = None
-    model: StepModel | None = None
+    engine: Engine | None = None
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
     def __post_init__(self) -> None:
@@ -182,10 +213,10 @@ class _State:
         gauge.set_function(lambda: self.server.sessions if self.server else 0)
 
     async def memory(self, _: Request) -> Response:
-        """This engine never pushes a sequence out: a session that has no room is refused when it is opened."""
-        used = 0 if self.model is None else round(self.model.kv_used * 10000)
+        used = 0 if self.engine is None else round(self.engine.model.blocks.used_share * 10000)
+        preempting = self.engine is not None and self.engine.running.is_preempting
         held = working_set_bytes(process=os.getpid())
-        return JSONResponse({"workingSetBytes": held, "kvBasisPoints": used, "preempting": False})
+        return JSONResponse({"workingSetBytes": held, "kvBasisPoints": used, "preempting": preempting})
 
     def trouble(self) -> str | None:
         return self.starting or (self.server.refusal if self.server else None)
@@ -211,9 +242,11 @@ async def _serve(
     engine: Engine, options: ServeOptions, state: _State, *, ending: asyncio.Event, name: RoleName
 ) -> None:
     async with EngineServer(engine.role, host=options.host, port=options.port) as server:
-        state.server, state.model, state.starting = server, engine.model, None
+        state.server, state.engine, state.starting = server, engine, None
         state.registry.register(_StepFigures(engine.pace))
-        logger.info("serving role=%s address=%s:%d", name, options.host, server.port)
+        state.registry.register(_MemoryFigures(engine))
+        determinism = engine.model.determinism
+        logger.info("serving role=%s address=%s:%d determinism=%s", name, options.host, server.port, determinism)
         await ending.wait()
         logger.info("draining role=%s sessions=%d", name, server.sessions)
         await server.drain(grace_seconds=options.grace_seconds)

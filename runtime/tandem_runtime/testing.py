@@ -6,7 +6,7 @@ Refuses to stand for engines and transports: those are real everywhere.
 from collections.abc import Callable, Sequence
 
 from tandem_runtime.domain.errors import BadRequest
-from tandem_runtime.domain.tokens import TokenId
+from tandem_runtime.domain.tokens import SamplingDefaults, TokenId
 
 Script = Callable[[tuple[TokenId, ...]], list[float]]
 PREFERRED_LOGIT = 20.0
@@ -23,6 +23,10 @@ class TableTokenizer:
     @property
     def end_tokens(self) -> frozenset[TokenId]:
         return self._end_tokens
+
+    @property
+    def defaults(self) -> SamplingDefaults:
+        return SamplingDefaults()
 
     def encode(self, text: str) -> tuple[TokenId, ...]:
         rest, ids = text.encode(), []

@@ -5,19 +5,24 @@ Refuses to know weights: it reads tokenizer.json, tokenizer_config.json, generat
 A chat template is a program from a model folder: it runs in jinja2's immutable sandbox, where it can neither reach
 Python's internals nor change its arguments. What it may call beyond jinja2 is what such templates expect:
 `raise_exception` and `strftime_now` are their convention; the latter is absent here, since text must not depend on the
-day, and a template that tests for it does without.
+day, and a template that tests for it does without. `tojson` leaves signs of HTML as they are, and what stands in a
+`generation` block, by which trainers find the assistant's words, is text like any other.
 """
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from jinja2 import Template, TemplateError
+from jinja2 import Template, TemplateError, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer as TokenizerModel
 
 from tandem_runtime.domain.errors import BadRequest, ModelRefused
-from tandem_runtime.domain.tokens import TokenId
+from tandem_runtime.domain.tokens import SamplingDefaults, TokenId
 from tandem_runtime.model_folder import read_object, read_text
 
 
@@ -28,11 +33,17 @@ class FolderTokenizer:
         self._model = _read_model(folder / "tokenizer.json")
         self._settings = _settings(folder / "tokenizer_config.json")
         self._end_tokens = _end_tokens(folder)
+        self._defaults = _defaults(folder / "generation_config.json")
         self._template = _compile_template(folder, self._settings)
 
     @property
     def end_tokens(self) -> frozenset[TokenId]:
         return self._end_tokens
+
+    @property
+    def defaults(self) -> SamplingDefaults:
+        """What generation_config.json advises."""
+        return self._defaults
 
     @property
     def size(self) -> int:
@@ -102,21 +113,83 @@ def _end_tokens(folder: Path) -> frozenset[TokenId]:
     return frozenset()
 
 
+_SMALLEST = math.ulp(0)
+_ADVICE: Mapping[str, tuple[float, float]] = {
+    "temperature": (0, 2),
+    "top_k": (0, 2**31 - 1),
+    "top_p": (_SMALLEST, 1),
+    "min_p": (0, 1),
+    "repetition_penalty": (_SMALLEST, 10),
+}
+"""Least and most of each number: those that a request may ask for, and so those that may be its default."""
+
+
+def _defaults(path: Path) -> SamplingDefaults:
+    """The advised numbers of a file that a folder may lack."""
+    settings, plain = _settings(path), SamplingDefaults()
+    return SamplingDefaults(
+        temperature=_advised(path, settings, "temperature", absent=plain.temperature),
+        top_k=int(_advised(path, settings, "top_k", absent=plain.top_k)),
+        top_p=_advised(path, settings, "top_p", absent=plain.top_p),
+        min_p=_advised(path, settings, "min_p", absent=plain.min_p),
+        repetition_penalty=_advised(path, settings, "repetition_penalty", absent=plain.repetition_penalty),
+    )
+
+
+def _advised(path: Path, settings: Mapping[str, object], name: str, *, absent: float) -> float:
+    """Null is no advice."""
+    value = settings.get(name)
+    if value is None:
+        return absent
+    least, most = _ADVICE[name]
+    kinds = (int,) if name == "top_k" else (int, float)
+    if type(value) not in kinds or not isinstance(value, int | float) or not least <= value <= most:
+        raise ModelRefused(f"{path}: {name} = {value!r}: no request may ask for it: leave it out, or give {absent}")
+    return float(value)
+
+
+def _template_source(folder: Path, settings: Mapping[str, object]) -> str | None:
+    """A file of its own goes before the settings, and among several the one named default is taken."""
+    beside, source = folder / "chat_template.jinja", settings.get("chat_template")
+    if beside.is_file():
+        return read_text(beside)
+    if isinstance(source, list):
+        source = next((each.get("template") for each in source if _is_default(each)), source)
+    if source is not None and not isinstance(source, str):
+        what = "chat_template must be a text, or a list in which one named default has it as template"
+        raise ModelRefused(f"{folder / 'tokenizer_config.json'}: {what}")
+    return source
+
+
+def _is_default(template: object) -> bool:
+    return isinstance(template, dict) and template.get("name") == "default"
+
+
+class _Generation(Extension):
+    """`{% generation %}...{% endgeneration %}` is what stands in it."""
+
+    tags = {"generation"}  # noqa: RUF012  # the library's own declaration
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
+def _to_json(value: object, ensure_ascii: bool = False, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+
+
 def _compile_template(folder: Path, settings: Mapping[str, object]) -> Template | None:
-    source = settings.get("chat_template")
-    beside = folder / "chat_template.jinja"
-    if source is None and beside.is_file():
-        source = read_text(beside)
+    source = _template_source(folder, settings)
     if source is None:
         return None
-    if not isinstance(source, str):
-        raise ModelRefused(f"{folder / 'tokenizer_config.json'}: chat_template must be one text, not several")
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
-        extensions=["jinja2.ext.loopcontrols"],
+        extensions=["jinja2.ext.loopcontrols", _Generation],
         autoescape=False,
     )
+    environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     try:
         return environment.from_string(source)

@@ -22,7 +22,8 @@ from examples.pairs.measure import (
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tandem_runtime.engines.torch_engine.loading import load_decoder, read_config
+from tandem_runtime.engines.torch_engine.architectures import read_config
+from tandem_runtime.engines.torch_engine.loading import load_decoder
 from tandem_runtime.engines.torch_engine.model import causal_attention
 from tandem_runtime.model_folder import digests_of
 

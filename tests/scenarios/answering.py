@@ -96,5 +96,5 @@ async def answers(
                 return "".join([item.text async for item in stream if isinstance(item, Emit)])
 
         texts = list(await asyncio.gather(*map(answer, requests)))
-    assert (target_model.kv_used, draft_model.kv_used) == (0, 0)
+    assert (target_model.blocks.used, draft_model.blocks.used) == (0, 0)
     return texts, observer.rounds

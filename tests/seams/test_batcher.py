@@ -331,7 +331,7 @@ async def test_closing_a_session_fails_the_round_under_way_as_lost() -> None:
         await closing
         with pytest.raises(TargetLost):
             await asked
-    assert model.kv_used == 0
+    assert model.blocks.used == 0
 
 
 async def test_the_same_round_asked_twice_at_once_is_computed_once() -> None:
@@ -369,6 +369,24 @@ async def test_stopping_fails_what_is_under_way_and_what_comes_later(monkeypatch
     await target.close(SessionId("a"))
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_bug_in_the_loop_itself_fails_its_callers_and_leaves_none_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = WatchedModel()
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with target_of(model) as target:
+        await target.open(opening("a"))
+        monkeypatch.setattr(model.blocks, "extend", broken)
+        for _ in range(2):
+            with pytest.raises(TargetLost):
+                await target.verify(round_of("a"))
+        await target.close(SessionId("a"))
+
+
 async def test_seconds_and_memory_are_told_with_the_verdict() -> None:
     model = WatchedModel()
     with target_of(model) as target:
@@ -376,4 +394,4 @@ async def test_seconds_and_memory_are_told_with_the_verdict() -> None:
         verdict = await target.verify(round_of("a"))
     assert verdict.queue_seconds >= 0
     assert verdict.forward_seconds > 0
-    assert verdict.kv_used == 3 / (8 * 1024)
+    assert verdict.kv_used == 1 / (8 * 64)

@@ -98,6 +98,7 @@ requests: st.SearchStrategy[RequestBody] = st.one_of(
         verification=st.sampled_from(Verification),
         max_tokens=counts,
         logprobs=st.none() | counts,
+        tenant=st.none() | st.text(max_size=5),
     ),
     st.builds(VerifyRound, st.just(SESSION), incarnations, counts, counts, proposals(seconds=False)),
     st.builds(RunRounds, st.just(SESSION), incarnations, counts, counts, counts),

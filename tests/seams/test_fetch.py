@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import shutil
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import ClassVar
 
 import pytest
 
-from tandem_runtime import main, settings
+from tandem_runtime import main, model_folder, settings
 from tandem_runtime.domain.errors import ModelRefused
 from tandem_runtime.fetch import Fetched, Hub, Order, fetch, run_fetch
 from tandem_runtime.model_folder import Digests, digests_of
@@ -251,6 +252,24 @@ def test_a_folder_that_lacks_a_file_is_refused_naming_it(folder: Path, missing: 
     (folder / missing).unlink()
     with pytest.raises(ModelRefused, match=f"{folder} is no model folder: it lacks {missing}$"):
         digests_of(folder)
+
+
+def test_a_folder_with_weights_of_another_kind_says_what_to_do(folder: Path) -> None:
+    for weights in folder.glob("*.safetensors"):
+        weights.rename(folder / "pytorch_model.bin")
+    with pytest.raises(ModelRefused, match=r"it lacks \*\.safetensors; pytorch_model\.bin is not read: save the model"):
+        digests_of(folder)
+
+
+def test_the_digest_of_a_large_file_is_announced(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        digests_of(folder)
+        assert caplog.messages == []
+        monkeypatch.setattr(model_folder, "LARGE_BYTES", len(b"{}"))
+        digests_of(folder)
+    assert f"taking the digest of {folder / 'model-00001-of-00002.safetensors'}, 0.0 GB" in caplog.messages
 
 
 def test_the_token_is_in_no_repr() -> None:

@@ -87,7 +87,7 @@ async def test_an_accepted_end_token_ends_an_answer_at_any_position(position: in
     assert (answer.text, answer.reason, answer.completion_tokens) == ("".join(letters[:-1]), "stop", position)
     assert answer.tokens == tuple(letters)
     assert answer == off
-    assert target.kv_used == draft.kv_used == 0
+    assert target.blocks.used == draft.blocks.used == 0
 
 
 async def test_ignore_eos_is_refused_by_name_or_honoured() -> None:
@@ -138,7 +138,7 @@ async def test_an_answer_has_exactly_the_tokens_asked_for(speculation: Speculati
         answer = await told(running, prompt="b", max_tokens=max_tokens)
     assert (answer.text, answer.reason, answer.completion_tokens) == (CHAIN[:max_tokens], "length", max_tokens)
     assert target.peak == max_tokens  # the prompt's one token, and all of the answer but the last
-    assert target.kv_used == 0
+    assert target.blocks.used == 0
 
 
 @pytest.mark.parametrize("speculation", [OFF, always(4)], ids=["off", "4"])

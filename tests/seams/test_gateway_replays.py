@@ -152,7 +152,7 @@ async def test_the_queue_stays_within_its_bound_while_the_target_is_busy_and_emp
         assert running.gateway.replays.waiting == 32
         target.sessions -= 1
         assert await tally(running) == NOTHING | {"equal": 32, "dropped": 18}
-    assert model.kv_used == 0
+    assert model.blocks.used == 0
 
 
 async def test_a_drain_drops_the_queue_at_once() -> None:

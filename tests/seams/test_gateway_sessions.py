@@ -67,7 +67,7 @@ async def test_a_client_that_leaves_frees_both_engines(stream: bool, speculation
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
         await until(lambda: running.gateway.sessions == 0, seconds=1)
-        await until(lambda: target.kv_used == draft.kv_used == 0, seconds=1)
+        await until(lambda: target.blocks.used == draft.blocks.used == 0, seconds=1)
         ended = running.stratum()["rounds"]
         metrics = running.gateway.books.metrics.render().decode()
         await text_of(running, max_tokens=8, speculation={"off": True})

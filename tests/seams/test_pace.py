@@ -104,7 +104,7 @@ async def test_without_a_cost_no_step_is_stretched() -> None:
     ],
 )
 def test_a_step_costs_what_its_table_says(table: str, outputs: tuple[int, ...], milliseconds: float) -> None:
-    rows = [Row(slot, 0, (1,) * 10, count) for slot, count in enumerate(outputs)]
+    rows = [Row((), 0, (1,) * 10, count) for count in outputs]
     assert TABLES[table].seconds(rows) == pytest.approx(milliseconds / 1000)
 
 
@@ -112,7 +112,7 @@ def test_a_step_costs_what_its_table_says(table: str, outputs: tuple[int, ...], 
 def test_a_step_is_stretched_by_what_remains_and_never_shortened(worked: float, took: float) -> None:
     clock = StillClock(0)
     pace, began = clock.pace("l4-8b"), clock.now
-    due = pace.due([Row(0, 0, (1,), 1)], began)
+    due = pace.due([Row((), 0, (1,), 1)], began)
     clock.now += worked
     pace.stretch(began, due)
     assert clock.now - began == pytest.approx(took)

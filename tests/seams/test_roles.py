@@ -60,9 +60,16 @@ async def test_a_target_tells_how_much_memory_it_holds() -> None:
         opened = await remote.open(opening("s", prompt=(1,) * 1000))
         await remote.verify(verify(opened, "s"))
         held = (await client.get(memory)).json()
+        told = (await client.get(f"http://127.0.0.1:{admin_port}/metrics")).text.splitlines()
     assert empty == {"workingSetBytes": empty["workingSetBytes"], "kvBasisPoints": 0, "preempting": False}
     assert 10 * 2**20 < empty["workingSetBytes"] < 4 * 2**30
-    assert held["kvBasisPoints"] == round(1000 / (64 * 4096) * 10_000)
+    assert held["kvBasisPoints"] == round(63 / (64 * 256) * 10_000)  # 1000 tokens stand in 63 blocks of 16
+    figures = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in told if line[0] != "#"}
+    assert (
+        figures['tandem_engine_kv_bytes{state="used"}'] == figures["tandem_engine_largest_session_kv_bytes"] == 63 * 128
+    )
+    assert figures['tandem_engine_tokens_total{source="computed"}'] == 1000
+    assert figures["tandem_engine_preemptions_total"] == 0
 
 
 async def test_a_paced_target_tells_the_seconds_of_its_steps_beside_those_of_its_work() -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tandem_runtime.domain.errors import ModelRefused, Overloaded
+from tandem_runtime.domain.blocks import BlockId, Copy
+from tandem_runtime.domain.errors import ModelRefused
 from tandem_runtime.engines.scripted import (
     ScriptedModel,
     agreeing,
@@ -44,23 +45,18 @@ def test_the_lame_chain_is_wrong_exactly_where_the_length_is_a_multiple_of_three
         assert preferred(lame_chain_logits(prefix)) == (preferred(chain_logits(prefix)) + shift) % 7
 
 
-def test_a_row_answers_from_what_its_slot_holds() -> None:
-    model = ScriptedModel(chain_logits, max_length=16, max_sessions=2)
-    slot, other = model.allocate(), model.allocate()
-    [whole, _] = model.forward([Row(slot, 0, (1, 5, 3), 3), Row(other, 0, (2,), 0)])
+def test_a_row_answers_from_what_its_blocks_hold() -> None:
+    model = ScriptedModel(chain_logits, max_length=32, max_sessions=2)
+    one, two, other = (BlockId(block) for block in (2, 0, 1))
+    [whole, _] = model.forward([Row((one,), 0, (1, 5, 3), 3), Row((other,), 0, (2,), 0)])
     assert whole.tolist() == [chain_logits((1,)), chain_logits((1, 5)), chain_logits((1, 5, 3))]
-    [rolled_back] = model.forward([Row(slot, 1, (6,), 1)])
-    assert rolled_back.tolist() == [chain_logits((1, 6))]
-    assert model.kv_used == 3 / 32
-
-
-def test_slots_are_given_back_and_run_out() -> None:
-    model = ScriptedModel(chain_logits, max_length=16, max_sessions=1)
-    slot = model.allocate()
-    with pytest.raises(Overloaded, match="all 1 sessions"):
-        model.allocate()
-    model.release(slot)
-    assert model.allocate() == slot
+    [rolled_back] = model.forward([Row((one, two), 1, (6,) * 20, 1)])
+    assert rolled_back.tolist() == [chain_logits((1, *(6,) * 20))]
+    model.copy([Copy(two, other)])
+    [copied] = model.forward([Row((one, other), 20, (4,), 1)])
+    assert copied.tolist() == [chain_logits((1, *(6,) * 19, 4))]
+    with pytest.raises(AssertionError, match="hold nothing"):
+        model.forward([Row((BlockId(3),), 1, (1,), 1)])
 
 
 @pytest.mark.parametrize("acceptance", [0.0, 0.3, 0.7, 1.0])

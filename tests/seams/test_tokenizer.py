@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tandem_runtime.domain.errors import BadRequest, ModelRefused
 from tandem_runtime.domain.stopping import Detokenizer
+from tandem_runtime.domain.tokens import SamplingDefaults
 from tandem_runtime.tokenizer import FolderTokenizer
 
 MESSAGES: list[dict[str, object]] = [
@@ -64,6 +65,61 @@ def test_end_tokens_come_from_the_generation_config_and_then_the_config(
     assert FolderTokenizer(tmp_path).end_tokens == ends
 
 
+@pytest.mark.parametrize(
+    ("written", "defaults"),
+    [
+        (
+            {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05},
+            SamplingDefaults(temperature=0.7, top_p=0.8, top_k=20, repetition_penalty=1.05),
+        ),
+        ({"temperature": 1, "min_p": 0.1, "top_k": None}, SamplingDefaults(min_p=0.1)),
+        ({}, SamplingDefaults()),
+    ],
+)
+def test_what_the_makers_of_a_model_advise_is_read(
+    tmp_path: Path, written: dict[str, object], defaults: SamplingDefaults
+) -> None:
+    byte_level_folder(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps(written))
+    assert FolderTokenizer(tmp_path).defaults == defaults
+
+
+TEMPLATES = {
+    "JSON with signs of HTML and letters of their own": "{{ messages[1] | tojson }}{{ messages | tojson(indent=2) }}",
+    "a generation block": (
+        "{% for m in messages %}\n{% generation %}{% set kept = m.role %}{{ kept }}{% endgeneration %}\n{% endfor %}"
+    ),
+    "a loop that is left, and blocks on lines of their own": (
+        "{% for m in messages %}\n  {% if loop.index0 == 1 %}\n{% break %}\n  {% endif %}\n"
+        "{{- m['content'] | trim }}\n{% endfor %}"
+    ),
+    "what is not defined": "{% if strftime_now is defined %}{% endif %}{% if tools %}x{% endif %}{{ thinking }}.",
+    "texts as Python has them": "{{ messages[1].content.split('<')[-1].strip() }}{{ messages[::-1][0]['role'] }}",
+}
+
+
+@pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES.keys())
+def test_templates_mean_what_they_mean_to_transformers(template: str, tmp_path: Path) -> None:
+    messages: list[dict[str, object]] = [
+        {"role": "system", "content": " Be brief. "},
+        {"role": "user", "content": "a < b & naïve 😀 'x'"},
+    ]
+    byte_level_folder(tmp_path, settings={"chat_template": template})
+    theirs: Any = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"), chat_template=template)  # type: ignore[no-untyped-call]
+    expected = theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert list(FolderTokenizer(tmp_path).encode_chat(messages)) == expected
+
+
+def test_of_several_templates_the_default_is_taken_and_a_file_goes_before_all(tmp_path: Path) -> None:
+    several = [{"name": "tool_use", "template": "dog"}, {"name": "default", "template": "fox"}]
+    byte_level_folder(tmp_path, settings={"chat_template": several})
+    tokenizer = FolderTokenizer(tmp_path)
+    assert tokenizer.decode(tokenizer.encode_chat(MESSAGES)) == "fox"
+    (tmp_path / "chat_template.jinja").write_text("the quick")
+    tokenizer = FolderTokenizer(tmp_path)
+    assert tokenizer.decode(tokenizer.encode_chat(MESSAGES)) == "the quick"
+
+
 def test_a_template_may_lie_beside_the_settings(tmp_path: Path) -> None:
     byte_level_folder(tmp_path, settings={"chat_template": None})
     (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")
@@ -105,7 +161,15 @@ def test_what_a_template_may_not_do_is_a_refusal_of_the_messages(tmp_path: Path,
         ("tokenizer_config.json", "[]", "tokenizer_config.json"),
         ("tokenizer_config.json", '{"chat_template": [{"name": "a"}]}', "chat_template"),
         ("tokenizer_config.json", '{"chat_template": "{% for %}"}', "chat template"),
+        ("tokenizer_config.json", '{"chat_template": 3}', "chat_template"),
         ("generation_config.json", '{"eos_token_id": "</s>"}', "eos_token_id"),
+        ("generation_config.json", '{"temperature": "0.7"}', "temperature = '0.7'"),
+        ("generation_config.json", '{"temperature": 3}', "temperature = 3"),
+        ("generation_config.json", '{"top_p": 0}', "top_p = 0"),
+        ("generation_config.json", '{"top_p": NaN}', "top_p = nan"),
+        ("generation_config.json", '{"top_k": 20.5}', "top_k = 20.5"),
+        ("generation_config.json", '{"min_p": true}', "min_p = True"),
+        ("generation_config.json", '{"repetition_penalty": 0}', "repetition_penalty = 0"),
         ("generation_config.json", "[" * 100_000, "generation_config.json"),
     ],
 )

@@ -37,6 +37,8 @@ class Request:
     draft_length: int | None = None
     logprobs: int | None = None
     vocab_size: int | None = None
+    tenant: str | None = None
+    """As `OpenSession.tenant`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,6 +240,7 @@ class Session:
             verification=request.verification,
             max_tokens=max_tokens,
             logprobs=request.logprobs,
+            tenant=request.tenant,
         )
 
     def _admitted(self, proposal: Proposal) -> Proposal:

@@ -51,6 +51,17 @@ class Grammar:
     text: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingDefaults:
+    """What a request means that leaves a field out: what its model's makers advise, or else the plain law."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParameters:
     """What shapes the target's law at every position, the same on both sides of the wire.
@@ -161,6 +172,8 @@ class OpenSession:
     max_tokens: int
     logprobs: int | None = None
     """How many alternatives to report per token; None: report nothing."""
+    tenant: str | None = None
+    """With whose sessions an engine may share what it has computed; None: with none, everything is computed anew."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,14 @@ from typing import ClassVar, TypeVar
 
 from tandem_runtime.domain.errors import TandemError
 from tandem_runtime.domain.tokens import Capabilities, SessionId
+from tandem_runtime.engines.lines import PATIENCE_SECONDS, MemoryCounts
 from tandem_runtime.engines.pace import Pace
 from tandem_runtime.engines.sessions import EngineFacts, Sessions
 from tandem_runtime.engines.step_loop import CHUNK_TOKENS, StepLoop
 from tandem_runtime.ports import Clock, StepModel
+
+LATELY_SECONDS = 30.0
+"""Longer than whoever looks waits between two looks."""
 
 Self = TypeVar("Self", bound="BatchedEngine")
 
@@ -30,10 +34,20 @@ class BatchedEngine:
         clock: Clock,
         chunk_tokens: int = CHUNK_TOKENS,
         pace: Pace | None = None,
+        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
+        self._model = model
+        self._clock = clock
         self._capabilities = facts.capabilities(model)
         self._end_tokens = facts.end_tokens
-        self._loop = StepLoop(model, clock=clock, lost=self.lost, chunk_tokens=chunk_tokens, pace=pace)
+        self._loop = StepLoop(
+            model,
+            clock=clock,
+            lost=self.lost,
+            chunk_tokens=chunk_tokens,
+            pace=pace,
+            patience_seconds=patience_seconds,
+        )
         self._sessions = Sessions(model, self._loop, facts, forgotten=self.forgotten)
 
     def __enter__(self: Self) -> Self:
@@ -42,6 +56,21 @@ class BatchedEngine:
 
     def __exit__(self, *_: object) -> None:
         self._loop.stop()
+
+    @property
+    def memory(self) -> MemoryCounts:
+        return self._loop.lines.counts
+
+    @property
+    def largest_session_bytes(self) -> int:
+        """What the session that holds most of the KV memory holds, blocks that it shares with others included."""
+        return self._loop.lines.largest * self._model.block_bytes
+
+    @property
+    def is_preempting(self) -> bool:
+        """Whether a session was pushed out of the KV memory in the last `LATELY_SECONDS`."""
+        last = self.memory.preempted_at
+        return last is not None and self._clock.monotonic() - last < LATELY_SECONDS
 
     async def capabilities(self) -> Capabilities:
         return self._capabilities

@@ -26,9 +26,10 @@ from tandem_runtime.domain.tokens import (
     refuse_foreign_ids,
 )
 from tandem_runtime.engines.batched import BatchedEngine
+from tandem_runtime.engines.jobs import Work
+from tandem_runtime.engines.lines import Want
 from tandem_runtime.engines.sampler import coupled_guess, guess, has_law
 from tandem_runtime.engines.sessions import Session
-from tandem_runtime.engines.step_loop import Want, Work
 from tandem_runtime.ports import Logits
 
 __all__ = ["BatchedDraft"]
@@ -63,10 +64,11 @@ class BatchedDraft(BatchedEngine):
         self._commit(session, request.base, request.committed)
         began = self._loop.now()
         tokens = session.prefix
+        settled = len(tokens)
         ids: list[TokenId] = []
         rows: list[SparseRow] = []
         while len(ids) < request.k and len(tokens) <= self._capabilities.max_length:
-            seen = yield Want(session.line, tokens, first=len(tokens) - 1)
+            seen = yield Want(session.line, tokens, first=len(tokens) - 1, settled=settled)
             guessed = _guess(session, seen.logits, ahead=len(ids))
             if guessed is None:
                 break
@@ -87,7 +89,7 @@ class BatchedDraft(BatchedEngine):
         fed = session.prefix[:-1][: self._capabilities.max_length]
         if len(fed) <= first or not request.ids:
             return (False,) * len(request.ids)
-        seen = yield Want(session.line, fed, first=first)
+        seen = yield Want(session.line, fed, first=first, settled=len(fed))
         session.commit(request.base, ())
         rows = session.processed(seen.logits, request.ids)
         session.commit(request.base, request.ids)

@@ -2,7 +2,7 @@
 
 Refuses to know arithmetic on tensors, and text.
 
-A scripted model is a real `StepModel`: it keeps what each slot holds and answers from that alone, so that a stale or a
+A scripted model is a real `StepModel`: it keeps what each block holds and answers from that alone, so that a stale or a
 missing KV row changes the answer. Its rows are computed one by one, so it is `Bitwise`.
 
 Named on the command line as `scripted:package.module:function`, where the function takes a tuple of ids and returns one
@@ -17,7 +17,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tandem_runtime.domain.errors import ModelRefused, Overloaded
+from tandem_runtime.domain.blocks import BlockId, Blocks, Copy
+from tandem_runtime.domain.errors import ModelRefused
 from tandem_runtime.domain.tokens import TokenId
 from tandem_runtime.ports import Logits, Row
 
@@ -36,57 +37,61 @@ Script: TypeAlias = Callable[[tuple[TokenId, ...]], Sequence[float] | Logits]
 SCHEME = "scripted:"
 
 
+BLOCK_TOKENS = 16
+_BYTES_PER_TOKEN = 8
+_NOTHING = -1
+
+
 class ScriptedModel:
-    """`ports.StepModel` over a function. `max_length` and `max_sessions` are its only limits."""
+    """`ports.StepModel` over a function. `kv_blocks` None: memory enough for all sessions at full length."""
 
     determinism = "Bitwise"
+    block_bytes = BLOCK_TOKENS * _BYTES_PER_TOKEN
 
-    def __init__(self, script: Script, *, max_length: int = 4096, max_sessions: int = 64) -> None:
+    def __init__(
+        self, script: Script, *, max_length: int = 4096, max_sessions: int = 64, kv_blocks: int | None = None
+    ) -> None:
         self._script = script
-        self._max_length = max_length
-        self._max_sessions = max_sessions
-        self._vocab_size = len(script((0,)))
-        self._free = list(reversed(range(max_sessions)))
-        self._held: dict[int, list[TokenId]] = {}
-
-    @property
-    def vocab_size(self) -> int:
-        return self._vocab_size
-
-    @property
-    def max_length(self) -> int:
-        return self._max_length
-
-    @property
-    def kv_used(self) -> float:
-        return sum(map(len, self._held.values())) / (self._max_sessions * self._max_length)
-
-    def allocate(self) -> int:
-        if not self._free:
-            raise Overloaded(f"all {self._max_sessions} sessions of this engine are taken; try again later")
-        slot = self._free.pop()
-        self._held[slot] = []
-        return slot
+        self.max_length = max_length
+        self.max_sessions = max_sessions
+        self.vocab_size = len(script((0,)))
+        full = -(-max_length // BLOCK_TOKENS)
+        self.blocks = Blocks(max_sessions * full if kv_blocks is None else kv_blocks, block_tokens=BLOCK_TOKENS)
+        self._memory: dict[BlockId, list[TokenId]] = {}
+        """What was written into each block so far."""
 
     def forward(self, rows: Sequence[Row]) -> list[Logits]:
         return [self._row(row) for row in rows]
 
-    def release(self, slot: int) -> None:
-        del self._held[slot]
-        self._free.append(slot)
+    def copy(self, copies: Sequence[Copy]) -> None:
+        for copy in copies:
+            self._memory[copy.target] = list(self._memory[copy.source])
 
     def _row(self, row: Row) -> Logits:
-        held = self._held[row.slot]
-        assert row.start <= len(held), "a row begins where its slot has nothing"
-        held[row.start :] = row.tokens
-        ends = range(len(held) - row.outputs + 1, len(held) + 1)
-        logits = [np.asarray(self._script(tuple(held[:end])), np.float64) for end in ends]
-        return np.array(logits).reshape(row.outputs, self._vocab_size)
+        for position, token in enumerate(row.tokens, start=row.start):
+            written = self._memory.setdefault(row.blocks[position // BLOCK_TOKENS], [_NOTHING] * BLOCK_TOKENS)
+            written[position % BLOCK_TOKENS] = token
+        end = row.start + len(row.tokens)
+        held = [token for block in row.blocks for token in self._memory.get(block, ())][:end]
+        assert _NOTHING not in held, "a row begins where its blocks hold nothing"
+        logits = [
+            np.asarray(self._script(tuple(held[:upto])), np.float64) for upto in range(end - row.outputs + 1, end + 1)
+        ]
+        return np.array(logits).reshape(row.outputs, self.vocab_size)
 
 
-def load_scripted_model(name: str, *, max_length: int = 4096, max_sessions: int = 64) -> ScriptedModel:
+def load_scripted_model(
+    name: str, *, max_length: int = 4096, max_sessions: int = 64, kv_bytes: int | None = None
+) -> ScriptedModel:
     """The model that `scripted:package.module:function[,acceptance=SHARE]` names. Raises ModelRefused."""
-    return ScriptedModel(_script(name), max_length=max_length, max_sessions=max_sessions)
+    blocks = None if kv_bytes is None else kv_bytes // ScriptedModel.block_bytes
+    needed = -(-max_length // BLOCK_TOKENS)
+    if blocks is not None and blocks < needed:
+        raise ModelRefused(
+            f"--kv-bytes {kv_bytes}: one session of --max-length {max_length} needs "
+            f"{needed * ScriptedModel.block_bytes} bytes; give as much, or lower --max-length"
+        )
+    return ScriptedModel(_script(name), max_length=max_length, max_sessions=max_sessions, kv_blocks=blocks)
 
 
 def chain_logits(prefix: tuple[TokenId, ...]) -> list[float]:

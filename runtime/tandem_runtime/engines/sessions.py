@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tandem_runtime.domain.blocks import root_key
 from tandem_runtime.domain.errors import BadRequest, DraftLost, NotANumber, TandemError, TargetLost
 from tandem_runtime.domain.processors import refuse_unfit
 from tandem_runtime.domain.tokens import (
@@ -24,8 +25,9 @@ from tandem_runtime.domain.tokens import (
     Verdict,
     VerifyRound,
 )
+from tandem_runtime.engines.lines import Line
 from tandem_runtime.engines.processors import Processors
-from tandem_runtime.engines.step_loop import Line, StepLoop
+from tandem_runtime.engines.step_loop import StepLoop
 from tandem_runtime.ports import Grammars, Logits, Matcher, StepModel
 
 __all__ = ["EngineFacts", "Session", "Sessions"]
@@ -149,13 +151,22 @@ class Sessions:
     def _admit(self, request: OpenSession, processors: Processors | None) -> Opened:
         namesake = self._known.get(request.session)
         self._loop.end_lane(request.session, self._forgotten("the session was opened again"))
-        line = Line(self._model.allocate()) if namesake is None else namesake.line
+        line = self._line_for(request, namesake)
         opened = Session(request, line, list(request.output), floor=len(request.output), processors=processors)
         self._known[request.session] = opened
-        return Opened(self._incarnation, cached_tokens=line.keep(opened.prefix))
+        return Opened(self._incarnation, cached_tokens=self._loop.lines.recall(line, opened.prefix))
+
+    def _line_for(self, request: OpenSession, namesake: Session | None) -> Line:
+        """The namesake's, unless it belongs to another tenant. Raises Overloaded when every session is taken."""
+        if namesake is not None:
+            if namesake.request.tenant == request.tenant:
+                return namesake.line
+            self._drop(request.session)
+        root = None if request.tenant is None else root_key(tenant=request.tenant, adapter=None)
+        return self._loop.lines.open(root)
 
     def _drop(self, session: SessionId) -> None:
         self._loop.end_lane(session, self._forgotten("the session was closed"))
         gone = self._known.pop(session, None)
         if gone is not None:
-            self._model.release(gone.line.slot)
+            self._loop.lines.close(gone.line)

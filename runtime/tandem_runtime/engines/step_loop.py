@@ -3,16 +3,16 @@
 Refuses to know what the requests are for, what a token means, and how logits become tokens.
 
 Continuous batching (Yu et al. 2022, "Orca"): every step takes one piece of every job that can go on, then looks for new
-jobs; nobody waits for a batch to fill or to end. A job is a generator, so that what it needs is written as a
-conversation: it yields a `Want`, is sent a `Seen`, and returns its result.
-
-    def work() -> Work[int]:
-        seen = yield Want(line, tokens, first=len(tokens) - 1)     # one pass, or many when the prompt is long
-        return int(seen.logits[-1].argmax())
+jobs; nobody waits for a batch to fill or to end. Jobs of one session form a lane and run one after the other, in order
+of arrival.
 
 Long needs are cut into chunks (Agrawal et al. 2023, "Sarathi"), so that a new prompt does not hold up those who decode:
-the prompts share `chunk_tokens` per step, first come first served, while needs of up to `RIDE_ALONG_TOKENS` always ride
-along. Jobs of one session form a lane and run one after the other, in order of arrival.
+the prompts share `chunk_tokens` per step, while needs of up to `RIDE_ALONG_TOKENS` always ride along. Whoever would
+compute a block that another line of the step is about to make known waits for it: n choices of one prompt read it once.
+
+Memory goes to sessions in the order in which they were opened. Where it does not suffice others give up theirs (see
+`domain.batching`), and compute it anew when it is their turn; who has waited for longer than `LONGEST_WAIT_SECONDS` is
+told that the engine is overloaded.
 
 A step is all that happens between two looks for new jobs. With a pace (see `pace`) it ends, and its results are sent,
 no earlier than its stated cost allows; what jobs are told of seconds is then in paced time.
@@ -22,120 +22,36 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
-import numpy as np
-
 from tandem_runtime.domain.errors import Overloaded, TandemError, origin
-from tandem_runtime.domain.tokens import SessionId, TokenId
+from tandem_runtime.domain.tokens import SessionId
+from tandem_runtime.engines.jobs import Job, Seen, Work
+from tandem_runtime.engines.lines import PATIENCE_SECONDS, Lines
 from tandem_runtime.engines.pace import UNPACED, Pace
+from tandem_runtime.engines.planning import Plan, plan_step
 from tandem_runtime.ports import Clock, Logits, Row, StepModel
 
-__all__ = ["CHUNK_TOKENS", "RIDE_ALONG_TOKENS", "Line", "Seen", "StepLoop", "Want", "Work"]
+__all__ = ["CHUNK_TOKENS", "Emit", "StepLoop"]
 
 CHUNK_TOKENS = 256
 """Prompt tokens per step: about what a step over a handful of verify rows can carry without doubling its time."""
 
-RIDE_ALONG_TOKENS = 32
-"""A need up to this size is taken whole in every step: it holds any proposal that pays."""
+JOBS_PER_LANE = 8
+"""A driver has one, two where it asks again: who has more does not wait for answers."""
+
+LONGEST_WAIT_SECONDS = 30.0
+"""For memory. Well below a gateway's patience, so that it can still go elsewhere."""
 
 _log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 
-
-@dataclass(slots=True)
-class Line:
-    """The KV memory of one session: a slot of the model, and the ids whose keys and values stand in it."""
-
-    slot: int
-    held: list[TokenId] = field(default_factory=list)
-
-    def keep(self, tokens: list[TokenId]) -> int:
-        """Forget what `tokens` does not begin with; how many ids are left. This is the whole roll-back."""
-        limit = min(len(self.held), len(tokens))
-        if self.held[:limit] != tokens[:limit]:
-            limit = next(i for i in range(limit) if self.held[i] != tokens[i])
-        del self.held[limit:]
-        return limit
-
-
-@dataclass(frozen=True, slots=True)
-class Want:
-    """The logits that follow `tokens[first]`, `tokens[first + 1]`, ... to the end, given all before them."""
-
-    line: Line
-    tokens: list[TokenId]
-    first: int
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """`logits` is [len(tokens) - first, vocab]; the seconds are those of the steps that made it, and of the wait."""
-
-    logits: Logits
-    queue_seconds: float
-    forward_seconds: float
-    kv_used: float
-
-
-Work: TypeAlias = Generator[Want, Seen, Result]
 Emit: TypeAlias = Callable[[Item], None]
-
-
-@dataclass(slots=True, eq=False)
-class _Job:
-    """One conversation under way. `want` is None before its first word."""
-
-    lane: SessionId
-    work: Work[Any]
-    answer: Callable[[Any, TandemError | None], None]
-    gives_way: bool
-    since: float
-    want: Want | None = None
-    parts: list[Logits] = field(default_factory=list)
-    queue_seconds: float | None = None
-    forward_seconds: float = 0.0
-
-    def need(self, want: Want) -> None:
-        """Begin a want: what is held of it already is not fed again, save for positions whose logits are wanted."""
-        self.want, self.parts = want, []
-        self.queue_seconds, self.forward_seconds = None, 0.0
-        del want.line.held[min(want.line.keep(want.tokens), want.first) :]
-
-    @property
-    def current(self) -> Want:
-        assert self.want is not None, "a job in a lane's first place has said what it wants"
-        return self.want
-
-    @property
-    def missing(self) -> int:
-        return len(self.current.tokens) - len(self.current.line.held)
-
-    def row(self, size: int) -> Row:
-        """The next `size` tokens of what is missing."""
-        want, start = self.current, len(self.current.line.held)
-        end = start + size
-        return Row(want.line.slot, start, tuple(want.tokens[start:end]), outputs=max(0, end - max(start, want.first)))
-
-    def took(self, row: Row, logits: Logits, *, waited: float, seconds: float) -> bool:
-        """Note that `row` was computed; true when the want is fulfilled."""
-        if self.queue_seconds is None:
-            self.queue_seconds = waited
-        self.forward_seconds += seconds
-        self.current.line.held.extend(row.tokens)
-        if row.outputs:
-            self.parts.append(logits)
-        return self.missing == 0
-
-    def seen(self, kv_used: float) -> Seen:
-        logits = self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
-        return Seen(logits, self.queue_seconds or 0.0, self.forward_seconds, kv_used)
 
 
 class StepLoop:
@@ -152,15 +68,18 @@ class StepLoop:
         lost: Callable[[str], TandemError],
         chunk_tokens: int = CHUNK_TOKENS,
         pace: Pace | None = None,
+        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._model = model
+        self.lines = Lines(model, now=clock.monotonic, patience_seconds=patience_seconds)
         self._clock = clock
         self._pace = pace or Pace(UNPACED, clock=clock)
         self._due = clock.monotonic()
         self._lost = lost
         self._chunk_tokens = chunk_tokens
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._lanes: dict[SessionId, deque[_Job]] = {}
+        self._lanes: dict[SessionId, deque[Job]] = {}
+        self._starving = False
         self._outbox: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
         self._stopping = False
         self._closed = False
@@ -193,7 +112,7 @@ class StepLoop:
     async def submit(self, lane: SessionId, work: Work[Result]) -> Result:
         """Carry `work` through; cancelling the caller ends it at the next step."""
         future, answer = self._reply_slot()
-        job = _Job(lane, work, answer, gives_way=False, since=self._clock.monotonic())
+        job = Job(lane, work, answer, gives_way=False, since=self._clock.monotonic())
         self._ask(partial(self._enter, job))
         try:
             result: Result = await future
@@ -215,7 +134,7 @@ class StepLoop:
             failures.extend([error] if error else [])
             self._post(loop, partial(arrived.put_nowait, None))
 
-        job = _Job(lane, work(emit), ended, gives_way=True, since=self._clock.monotonic())
+        job = Job(lane, work(emit), ended, gives_way=True, since=self._clock.monotonic())
         self._ask(partial(self._enter, job))
         try:
             while (item := await arrived.get()) is not None:
@@ -259,14 +178,21 @@ class StepLoop:
     # From here on: the model's thread only.
 
     def _live(self) -> None:
-        while not self._stopping:
-            commands = [] if self._lanes else [self._commands.get()]
-            commands += self._arrived()
-            began = self._clock.monotonic()
-            _call_all(commands)
-            if not self._stopping:
-                self._step(began)
-            self._send()
+        try:
+            while not self._stopping:
+                self._turn()
+        finally:  # also after a bug: callers are told, and not left to wait
+            self._end()
+
+    def _turn(self) -> None:
+        commands = self._awaited() + self._arrived()
+        began = self._clock.monotonic()
+        _call_all(commands)
+        if not self._stopping:
+            self._step(began)
+        self._send()
+
+    def _end(self) -> None:
         with self._closing:
             self._closed = True
         _call_all(self._arrived())
@@ -277,66 +203,83 @@ class StepLoop:
     def _stop(self) -> None:
         self._stopping = True
 
+    def _awaited(self) -> list[Callable[[], None]]:
+        """What must come before there is anything to do: a command, or where jobs have no memory, time."""
+        if not self._lanes:
+            return [self._commands.get()]
+        if not self._starving:
+            return []
+        patience = self.lines.seconds_of_patience([job.line for job in self._first_jobs()])
+        try:
+            return [self._commands.get(timeout=patience)]
+        except Empty:
+            return []
+
     def _arrived(self) -> list[Callable[[], None]]:
         commands = []
         while not self._commands.empty():
             commands.append(self._commands.get())
         return commands
 
-    def _enter(self, job: _Job) -> None:
+    def _enter(self, job: Job) -> None:
         lane = self._lanes.setdefault(job.lane, deque())
+        if len(lane) >= JOBS_PER_LANE:
+            job.answer(None, Overloaded(f"{len(lane)} requests of this session wait already; wait for their answers"))
+            return
         lane.append(job)
         if lane[0] is job:
             self._begin(job, lane)
         elif lane[0].gives_way:
             self._finish(lane[0])
 
-    def _begin(self, job: _Job, lane: deque[_Job]) -> None:
+    def _begin(self, job: Job, lane: deque[Job]) -> None:
         if job.gives_way and len(lane) > 1:
             self._finish(job)
         else:
             self._advance(job, None)
 
-    def _drop(self, job: _Job) -> None:
+    def _drop(self, job: Job) -> None:
         if job in self._lanes.get(job.lane, ()):
             self._finish(job)
 
+    def _first_jobs(self) -> list[Job]:
+        return [lane[0] for lane in self._lanes.values()]
+
     def _step(self, began: float) -> None:
-        plan = self._plan()
-        if plan:
-            rows = [row for _, row in plan]
-            self._due = self._pace.due(rows, began)
-            self._compute(plan, rows, began)
+        plan = plan_step(self._first_jobs(), self.lines, chunk_tokens=self._chunk_tokens)
+        self._starving = not plan.parts
+        if plan.parts:
+            self._due = self._pace.due(plan.rows, began)
+            self._compute(plan, began)
             self._pace.stretch(began, self._due)
+        for job in plan.starved:
+            if self._clock.monotonic() - max(job.since, job.line.used_at) > LONGEST_WAIT_SECONDS:
+                self._finish(job, error=Overloaded("the engine's KV memory is taken by others; try again later"))
 
-    def _compute(self, plan: list[tuple[_Job, Row]], rows: list[Row], began: float) -> None:
-        try:
-            outputs = self._model.forward(rows)
-        except Exception as error:  # the jobs of this step fail; those of the next must not
-            _log.error("step failed rows=%d error=%s", len(plan), origin(error))
-            for job, _ in plan:
-                self._finish(job, error=self._as_ours(error))
-            return
+    def _compute(self, plan: Plan, began: float) -> None:
+        outcomes = self._forward(plan.rows)
         seconds = self.now() - began
-        for (job, row), logits in zip(plan, outputs, strict=True):
-            if job.took(row, logits, waited=began - job.since, seconds=seconds):
-                self._advance(job, job.seen(self._model.kv_used))
+        for (job, row), outcome in zip(plan.parts, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                self._finish(job, error=self._as_ours(outcome))
+                continue
+            self.lines.fed(job.current, len(row.tokens))
+            job.took(row, outcome, waited=began - job.since, seconds=seconds)
+            if not job.missing:
+                self._advance(job, job.seen(self._model.blocks.used_share))
 
-    def _plan(self) -> list[tuple[_Job, Row]]:
-        """One piece of each lane's first job, while the prompt budget lasts."""
-        plan: list[tuple[_Job, Row]] = []
-        budget = self._chunk_tokens
-        for lane in self._lanes.values():
-            job = lane[0]
-            size = job.missing
-            if size > RIDE_ALONG_TOKENS:
-                size = min(size, budget)
-                budget -= size
-            if size:
-                plan.append((job, job.row(size)))
-        return plan
+    def _forward(self, rows: Sequence[Row]) -> list[Logits | Exception]:
+        """Each row's logits, or the error of the step that it was in. A step too large for the device is halved."""
+        try:
+            return [*self._model.forward(rows)]
+        except Exception as error:  # the jobs of this step fail; those of the next must not
+            if isinstance(error, MemoryError | Overloaded) and len(rows) > 1:
+                half = len(rows) // 2
+                return [*self._forward(rows[:half]), *self._forward(rows[half:])]
+            _log.error("step failed rows=%d error=%s", len(rows), origin(error))
+            return [error] * len(rows)
 
-    def _advance(self, job: _Job, seen: Seen | None) -> None:
+    def _advance(self, job: Job, seen: Seen | None) -> None:
         """Hand the job what it wanted (nothing, at first) and hear what it wants next."""
         try:
             want = next(job.work) if seen is None else job.work.send(seen)
@@ -347,13 +290,14 @@ class StepLoop:
         else:
             if seen is not None:
                 job.since = self.now()
+            self.lines.begin(want)
             job.need(want)
 
-    def _finish(self, job: _Job, *, result: Any = None, error: TandemError | None = None) -> None:
+    def _finish(self, job: Job, *, result: Any = None, error: TandemError | None = None) -> None:
         """Take the job out of its lane, answer, and let the next one begin. A failed line is computed anew."""
         job.work.close()
         if error is not None and job.want is not None:
-            job.want.line.held.clear()
+            self.lines.cut(job.want.line, 0)
         lane = self._lanes[job.lane]
         was_first = lane[0] is job
         lane.remove(job)

@@ -29,10 +29,12 @@ from tandem_runtime.domain.tokens import (
 )
 from tandem_runtime.domain.verification import Verified, refuse_bad_proposal
 from tandem_runtime.engines.batched import BatchedEngine
+from tandem_runtime.engines.jobs import Work
+from tandem_runtime.engines.lines import Want
 from tandem_runtime.engines.rejection import verify
 from tandem_runtime.engines.sampler import report_logprob
 from tandem_runtime.engines.sessions import Session
-from tandem_runtime.engines.step_loop import Emit, Want, Work
+from tandem_runtime.engines.step_loop import Emit
 from tandem_runtime.ports import Logits
 
 __all__ = ["BatchedTarget"]
@@ -97,7 +99,7 @@ class BatchedTarget(BatchedEngine):
         """One round: forward, judge, commit."""
         prefix, offset = session.prefix, len(session.output)
         self._refuse_overflow(len(prefix), len(proposal.ids))
-        seen = yield Want(session.line, [*prefix, *proposal.ids], first=len(prefix) - 1)
+        seen = yield Want(session.line, [*prefix, *proposal.ids], first=len(prefix) - 1, settled=len(prefix))
         verified = _judged(session, seen.logits, proposal)
         emitted = [*proposal.ids[: verified.accepted], verified.token]
         session.commit(offset, emitted)

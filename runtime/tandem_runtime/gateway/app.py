@@ -6,6 +6,7 @@ Refuses to know engines, how replies are written, and which failure has which st
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -103,12 +104,13 @@ class Api:
     async def _read(self, request: Request, shape: type[Parsed], read: Callable[..., Ask]) -> tuple[Parsed, Ask]:
         """The body as `shape`, and what it asks. On a thread: a long text keeps the tokenizer busy for seconds, in
         which every other request would stand still."""
-        self._authorize(request)
+        tenant = self._authorize(request)
         body = await self._read_body(request)
 
         def work() -> tuple[Parsed, Ask]:
             parsed = shape.model_validate(_read_json(body))
-            return parsed, read(parsed, self._gateway.tokenizer, chance=secrets.randbits(CHANCE_BITS))
+            ask = read(parsed, self._gateway.tokenizer, chance=secrets.randbits(CHANCE_BITS))
+            return parsed, replace(ask, tenant=tenant)
 
         return await asyncio.to_thread(work)
 
@@ -143,9 +145,9 @@ class Api:
             session_key=request.headers.get(SESSION_HEADER),
         )
 
-    def _authorize(self, request: Request) -> None:
-        if self._keys is not None:
-            self._keys.tenant(request.headers.get("authorization"))
+    def _authorize(self, request: Request) -> str:
+        """The tenant; empty where keys are not asked for."""
+        return "" if self._keys is None else self._keys.tenant(request.headers.get("authorization"))
 
     def _token_text(self, token: int) -> str:
         return self._gateway.tokenizer.decode((token,))

@@ -39,6 +39,8 @@ class Ask:
     wish: OwnWish
     user: str | None
     ignore_eos: bool = False
+    tenant: str = ""
+    """Whose key the request came with; empty where keys are not asked for."""
 
     @property
     def sessions(self) -> int:
@@ -113,23 +115,27 @@ def _read_prompt(prompt: object, tokenizer: Tokenizer) -> tuple[TokenId, ...]:
 
 
 def _read_parameters(request: ChatRequest | CompletionRequest, tokenizer: Tokenizer, chance: int) -> SamplingParameters:
-    min_tokens = request.min_tokens or 0
+    min_tokens, defaults = request.min_tokens or 0, tokenizer.defaults
     return SamplingParameters(
         seed=(chance if request.seed is None else request.seed) % SEED_SPAN,
-        temperature=1.0 if request.temperature is None else float(request.temperature),
-        top_k=request.top_k or 0,
-        top_p=1.0 if request.top_p is None else float(request.top_p),
-        min_p=float(request.min_p or 0.0),
+        temperature=_chosen(request.temperature, defaults.temperature),
+        top_k=defaults.top_k if request.top_k is None else request.top_k,
+        top_p=_chosen(request.top_p, defaults.top_p),
+        min_p=_chosen(request.min_p, defaults.min_p),
         logit_bias=_read_bias(request.logit_bias or {}),
         grammar=_read_grammar(request, tokenizer),
         allowed_tokens=tuple(sorted(set(request.allowed_token_ids or ()))),
         bad_words=_read_bad_words(request.bad_words or (), tokenizer),
         min_tokens=min_tokens,
         end_tokens=tuple(sorted(tokenizer.end_tokens)) if min_tokens else (),
-        repetition_penalty=1.0 if request.repetition_penalty is None else float(request.repetition_penalty),
+        repetition_penalty=_chosen(request.repetition_penalty, defaults.repetition_penalty),
         frequency_penalty=float(request.frequency_penalty or 0.0),
         presence_penalty=float(request.presence_penalty or 0.0),
     )
+
+
+def _chosen(asked: float | None, default: float) -> float:
+    return default if asked is None else float(asked)
 
 
 def _read_grammar(request: ChatRequest | CompletionRequest, tokenizer: Tokenizer) -> Grammar | None:

@@ -138,7 +138,7 @@ class _Common(BaseModel):
     model: str
     temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
     top_p: float | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
-    top_k: int | None = Field(default=None, ge=0)
+    top_k: int | None = Field(default=None, ge=0, lt=2**31)
     min_p: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
     n: int | None = Field(default=None, ge=1, le=MOST_CHOICES)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**64)

@@ -235,6 +235,7 @@ class Gateway:
             draft_length=None if seat.draft is None else seat.draft.max_length,
             logprobs=ask.logprobs,
             vocab_size=seat.target.vocab_size,
+            tenant=ask.tenant,
         )
 
     def _end_tokens(self, ask: Ask) -> frozenset[TokenId]:

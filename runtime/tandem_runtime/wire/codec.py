@@ -187,6 +187,7 @@ def _open_message(request: OpenSession) -> pb.Open:
         verification=_VERIFICATIONS[request.verification],
         max_tokens=request.max_tokens,
         logprobs=request.logprobs,
+        tenant=request.tenant,
     )
 
 
@@ -201,6 +202,7 @@ def _open_value(message: pb.Open, session: SessionId) -> OpenSession:
         verification=_verification_value(message.verification, "open.verification"),
         max_tokens=message.max_tokens,
         logprobs=message.logprobs if message.HasField("logprobs") else None,
+        tenant=message.tenant if message.HasField("tenant") else None,
     )
 
 

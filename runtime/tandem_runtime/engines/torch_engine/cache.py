@@ -1,161 +1,97 @@
-"""Knows where the keys and values of every session stand, and how ragged queries attend to them.
+"""Knows where keys and values stand: a paged memory for all layers of a decoder, within a budget of bytes.
 
-Refuses to know models, sampling, and which session a slot belongs to.
+Refuses to know which sequence a block belongs to, models, and how queries attend.
 
-The cache of one layer is [slots, kv_heads, length, head_dim]. A step writes its new keys and values first and attends
-afterwards, so a query at position t sees the keys 0..t of its own slot. Rolling back is writing again from an earlier
-position: what stands beyond a query's position is masked, so it never needs to be erased.
-
-Queries of one slot are packed into tiles of equal height, so that all slots attend in a few calls however ragged the
-step is: single queries, short runs and prompt chunks each have a height of their own. With g query heads per key head
-a tile of m queries is a matrix of m x g rows against the keys of one head (grouped queries need no copies then).
-
-What makes a query's bits independent of its company: keys are padded to one of few counts, `padded_keys`, where masked
-ones weigh exactly 0, and a matrix has at least `least_rows` rows, because libraries multiply fewer rows by another
-order of summation. They also sum over some numbers of keys in two halves: MKL on AVX2 does so for 256 and 320 float32
-keys (and torch takes 512 at a time), which is why those counts are passed over.
+The memory is one tensor [2 x layers, blocks + 1, block_tokens, kv_heads, head_dim], keys and values of a layer after
+each other. A token's keys are contiguous, so a block is gathered by one copy. The last block holds zeros for good: it
+stands in for what a sequence does not have where its keys are padded. Rolling back is writing again from an earlier
+position: what stands beyond a query's position is masked, so it never needs to be erased. Only a block that is begun
+is cleared, since a masked key weighs 0, and 0 times the NaN of an earlier sequence would be NaN.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from tandem_runtime.domain.blocks import Copy
 from tandem_runtime.engines.torch_engine.model import DecoderConfig
 from tandem_runtime.ports import Row
 
-__all__ = ["Attention", "KeyValueCache", "padded_keys"]
+__all__ = ["BLOCK_TOKENS", "KeyValueCache", "begun_by", "block_bytes", "blocks_within", "places_of"]
 
-_KEY_COUNTS, _KEYS_AT_ONCE = (64, 128, 192, 384, 512), 512
-
-_RUN_TILE, _RUN_LONGEST = 8, 16
-_CHUNK_TILE = 64
+BLOCK_TOKENS = 16
+"""Positions per block: a session wastes half of that on average, and a prefix is shared up to a multiple of it."""
 
 
-def padded_keys(count: int) -> int:
-    """padded_keys(64) = 64, padded_keys(193) = 384, padded_keys(520) = 512 + 64."""
-    whole, rest = divmod(count, _KEYS_AT_ONCE)
-    return whole * _KEYS_AT_ONCE + (next(allowed for allowed in _KEY_COUNTS if allowed >= rest) if rest else 0)
+def block_bytes(config: DecoderConfig, dtype: torch.dtype) -> int:
+    """Keys and values of `BLOCK_TOKENS` positions in all layers."""
+    return 2 * config.num_hidden_layers * BLOCK_TOKENS * config.num_key_value_heads * config.head_dim * dtype.itemsize
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Tiles:
-    """Tiles of one height m. `source` [t, m] says which flat row each place holds (its tile's first where it is
-    filling), and `mask` [t, 1, m x g, keys] is added to scores."""
-
-    slots: Tensor
-    source: Tensor
-    mask: Tensor
+def blocks_within(budget_bytes: int, config: DecoderConfig, dtype: torch.dtype) -> int:
+    """How many blocks sequences can use in so many bytes, the block of zeros left out; 0 or less: there is no room."""
+    return budget_bytes // block_bytes(config, dtype) - 1
 
 
 class KeyValueCache:
-    """Keys and values of `slots` sessions, and one slot more in which the filling rows of a step may write."""
+    """`blocks` blocks for sequences, numbered from 0, and one of zeros, `zeros`."""
 
-    def __init__(
-        self, config: DecoderConfig, *, slots: int, length: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
+    def __init__(self, config: DecoderConfig, *, blocks: int, dtype: torch.dtype, device: torch.device) -> None:
         self.config = config
-        self.spare = slots
-        self.length = padded_keys(length)
-        shape = (slots + 1, config.num_key_value_heads, self.length, config.head_dim)
-        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)]
-        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)]
+        self.zeros = blocks
+        shape = (2 * config.num_hidden_layers, blocks + 1, BLOCK_TOKENS, config.num_key_value_heads, config.head_dim)
+        self._memory = torch.zeros(shape, dtype=dtype, device=device)
+        flat = self._memory.view(*shape[:1], -1, *shape[3:])
+        self._by_position = list(zip(flat[0::2], flat[1::2], strict=True))
+        by_block = self._memory.view(*shape[:2], -1)
+        self._by_block = list(zip(by_block[0::2], by_block[1::2], strict=True))
 
-    def clear(self, slot: int) -> None:
-        """A masked key weighs 0, and 0 times a number is 0: so no NaN of an earlier session may stay behind."""
-        for layer in (*self.keys, *self.values):
-            layer[slot].zero_()
+    @property
+    def like(self) -> Tensor:
+        """A tensor of the memory's type and device."""
+        return self._memory
 
+    @property
+    def nbytes(self) -> int:
+        return self._memory.nbytes
 
-class Attention:
-    """How the rows of one step attend: built once per step, called once per layer.
+    def write(self, layer: int, places: Tensor, keys: Tensor, values: Tensor) -> None:
+        """`keys` and `values` [n, kv_heads, d] to the `places` [n] that `places_of` names."""
+        own_keys, own_values = self._by_position[layer]
+        own_keys.index_copy_(0, places, keys)
+        own_values.index_copy_(0, places, values)
 
-    `slots` and `positions` [n] say where each flat row stands. `rows` are the step's real rows, which come first.
-    """
+    def gather(self, layer: int, tables: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys and values in the blocks `tables` [t, b], each [t, kv_heads, b x BLOCK_TOKENS, d]."""
+        keys, values = self._by_block[layer]
+        return self._gathered(keys, tables), self._gathered(values, tables)
 
-    def __init__(
-        self, cache: KeyValueCache, rows: Sequence[Row], *, slots: Tensor, positions: Tensor, least_rows: int
-    ) -> None:
-        self._cache = cache
-        self._slots, self._positions = slots, positions
-        self._groups = cache.config.num_attention_heads // cache.config.num_key_value_heads
-        members = _by_height(rows, single=-(-least_rows // self._groups))
-        self._tiles = [_tiles(cache, rows, height, groups=self._groups) for height, rows in members.items()]
-        self._homes = torch.tensor(_homes(members, len(positions)), device=positions.device)
+    def clear(self, blocks: Sequence[int]) -> None:
+        self._memory[:, torch.tensor(blocks, device=self._memory.device)] = 0
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """`q` [n, heads, d], `k` and `v` [n, kv_heads, d] -> [n, heads, d]; see `model.Attend`."""
-        keys, values = self._cache.keys[layer], self._cache.values[layer]
-        keys[self._slots, :, self._positions] = k
-        values[self._slots, :, self._positions] = v
-        mixed = [self._mixed(tiles, q, keys, values) for tiles in self._tiles]
-        return (mixed[0] if len(mixed) == 1 else torch.cat(mixed))[self._homes]
+    def copy(self, copies: Sequence[Copy]) -> None:
+        for copy in copies:
+            self._memory[:, copy.target] = self._memory[:, copy.source]
 
-    def _mixed(self, tiles: _Tiles, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        seen = tiles.mask.shape[-1]
-        out = functional.scaled_dot_product_attention(
-            self._packed(q[tiles.source]),
-            keys[tiles.slots, :, :seen],
-            values[tiles.slots, :, :seen],
-            attn_mask=tiles.mask,
-        )
-        return self._unpacked(out)
-
-    def _packed(self, q: Tensor) -> Tensor:
-        """[t, m, heads, d] -> [t, kv_heads, m x g, d]"""
-        tiles, height, _, width = q.shape
-        by_key_head = q.view(tiles, height, -1, self._groups, width).transpose(1, 2)
-        return by_key_head.reshape(tiles, -1, height * self._groups, width)
-
-    def _unpacked(self, out: Tensor) -> Tensor:
-        """[t, kv_heads, m x g, d] -> [t x m, heads, d]"""
-        tiles, key_heads, flat, width = out.shape
-        by_query = out.view(tiles, key_heads, flat // self._groups, self._groups, width).transpose(1, 2)
-        return by_query.reshape(-1, key_heads * self._groups, width)
+    def _gathered(self, own: Tensor, tables: Tensor) -> Tensor:
+        heads, width = self._memory.shape[-2:]
+        rows = own.index_select(0, tables.flatten()).view(len(tables), -1, heads, width)
+        return rows.transpose(1, 2)
 
 
-def _by_height(rows: Sequence[Row], *, single: int) -> dict[int, list[tuple[int, Row]]]:
-    """The rows by the height of their tiles, each with the flat index of its first token."""
-    members: dict[int, list[tuple[int, Row]]] = {}
-    first = 0
+def places_of(row: Row) -> list[int]:
+    """Where the tokens of a row stand, counted in positions from the memory's beginning."""
+    positions = range(row.start, row.start + len(row.tokens))
+    return [row.blocks[at // BLOCK_TOKENS] * BLOCK_TOKENS + at % BLOCK_TOKENS for at in positions]
+
+
+def begun_by(rows: Sequence[Row]) -> list[int]:
+    """The blocks that rows begin to write and do not fill."""
+    begun: list[int] = []
     for row in rows:
-        count = len(row.tokens)
-        height = single if count == 1 else max(single, _RUN_TILE if count <= _RUN_LONGEST else _CHUNK_TILE)
-        members.setdefault(height, []).append((first, row))
-        first += count
-    return members
-
-
-def _homes(members: Mapping[int, Sequence[tuple[int, Row]]], count: int) -> list[int]:
-    """Where each of `count` flat rows stands among the places of all tiles; anywhere, for a filling row."""
-    homes = [0] * count
-    place = 0
-    for height, rows in members.items():
-        for first, row in rows:
-            size = len(row.tokens)
-            homes[first : first + size] = range(place, place + size)
-            place += -(-size // height) * height
-    return homes
-
-
-def _tiles(cache: KeyValueCache, members: Sequence[tuple[int, Row]], height: int, *, groups: int) -> _Tiles:
-    slots: list[int] = []
-    places: list[tuple[int, int]] = []
-    for first, row in members:
-        for begin in range(0, len(row.tokens), height):
-            count = min(height, len(row.tokens) - begin)
-            slots.append(row.slot)
-            places += [(first + i, row.start + i) for i in range(begin, begin + count)]
-            places += [(first + begin, row.start + begin)] * (height - count)
-    like = cache.keys[0]
-    source, at = torch.tensor(places, device=like.device).view(len(slots), height, 2).unbind(-1)
-    return _Tiles(torch.tensor(slots, device=like.device), source, _mask(at, like.dtype, groups=groups))
-
-
-def _mask(at: Tensor, dtype: torch.dtype, *, groups: int) -> Tensor:
-    """[t, 1, m x groups, padded keys] for queries at `at` [t, m]: -inf over the keys that stand beyond."""
-    seen = padded_keys(int(at.max()) + 1)
-    hidden = torch.arange(seen, device=at.device) > at.repeat_interleave(groups, dim=1)[:, None, :, None]
-    return torch.zeros(hidden.shape, dtype=dtype, device=at.device).masked_fill_(hidden, -torch.inf)
+        end = row.start + len(row.tokens)
+        last = end // BLOCK_TOKENS
+        if end % BLOCK_TOKENS and row.start <= last * BLOCK_TOKENS:
+            begun.append(row.blocks[last])
+    return begun

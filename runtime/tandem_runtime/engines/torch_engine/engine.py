@@ -1,31 +1,46 @@
-"""Knows how a decoder becomes a `StepModel`: slots, ragged steps, and what they promise about their bits.
+"""Knows how a decoder becomes a `StepModel`: paged memory, ragged steps, and what they promise about their bits.
 
 Refuses to know sessions, sampling and scheduling.
 
 All rows of a step go through the decoder as one flat batch; only hidden rows whose logits are wanted meet the head.
 
 **Row invariance.** On a CPU the logits of a token must not depend on what else is in the step, or speculation could
-change the text at a near tie. Here every operation but matrix products and attention treats rows apart, and those two
-are made independent of their company by padding (see `cache`). How much padding that takes is a property of the
-machine's libraries: fewer than 4 rows take another path through MKL on AVX2, for instance. So it is found when the
-model is loaded: the smallest padding for which pieces of a sequence, alone and in company, have the bits that the whole
-sequence has. If none does, or on a GPU, the engine says `NearTie`.
+change the text at a near tie. Here every operation but products with weights and attention treats rows apart. Our own
+product does too (see `linear`); attention, and torch's product where ours cannot be built, are made independent of
+their company by padding (see `attention`). How much padding that takes is a property of the machine's libraries: fewer
+than 4 rows take another path through MKL on AVX2, for instance. So it is found when the model is loaded: the smallest
+padding for which pieces of a sequence, alone and in company, have the bits that the whole sequence has. If none does,
+or on a GPU, the engine says `NearTie`.
 """
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from tandem_runtime.domain.blocks import BlockId, Blocks, Copy
 from tandem_runtime.domain.errors import ModelRefused, Overloaded
-from tandem_runtime.engines.torch_engine.cache import Attention, KeyValueCache
+from tandem_runtime.engines.torch_engine.architectures import read_config
+from tandem_runtime.engines.torch_engine.attention import Attention
+from tandem_runtime.engines.torch_engine.cache import (
+    BLOCK_TOKENS,
+    KeyValueCache,
+    begun_by,
+    block_bytes,
+    blocks_within,
+)
 from tandem_runtime.engines.torch_engine.fused import FusedDecoder
-from tandem_runtime.engines.torch_engine.loading import load_decoder, read_config
+from tandem_runtime.engines.torch_engine.linear import Multiplier, multiplier_for
+from tandem_runtime.engines.torch_engine.loading import load_decoder
 from tandem_runtime.engines.torch_engine.model import Decoder
 from tandem_runtime.ports import Logits, Row
 
 __all__ = ["DTYPES", "TorchModel", "load_torch_model"]
+
+logger = logging.getLogger(__name__)
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -50,19 +65,30 @@ COMPANY_TOKENS = 16
 
 
 class TorchModel:
-    """`ports.StepModel` over a decoder. Runs on the decoder's own device, in its own type."""
+    """`ports.StepModel` over a decoder. Runs on the decoder's own device, in its own type.
 
-    def __init__(self, decoder: Decoder, *, max_sessions: int, max_length: int) -> None:
-        self._decoder = FusedDecoder(decoder, length=max_length)
+    `kv_blocks` None: memory enough for all sessions at full length. Products are by `multiplier`, by default the best
+    one for the decoder's device.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        *,
+        max_sessions: int,
+        max_length: int,
+        kv_blocks: int | None = None,
+        multiplier: Multiplier | None = None,
+    ) -> None:
+        self.multiplier = multiplier or multiplier_for(decoder.model.embed_tokens.weight.device)
+        self._decoder = FusedDecoder(decoder, length=max_length, linear=self.multiplier.linear)
         weight = self._decoder.embedding
         self._device = weight.device
-        self._max_length = max_length
-        self._cache = KeyValueCache(
-            decoder.config, slots=max_sessions, length=max_length, dtype=weight.dtype, device=self._device
-        )
-        self._free = list(reversed(range(max_sessions)))
-        self._lengths: dict[int, int] = {}
-        self._max_sessions = max_sessions
+        self.max_length = max_length
+        self.max_sessions = max_sessions
+        count = max_sessions * _blocks_of(max_length) if kv_blocks is None else kv_blocks
+        self._cache = KeyValueCache(decoder.config, blocks=count, dtype=weight.dtype, device=self._device)
+        self.blocks = Blocks(count, block_tokens=BLOCK_TOKENS)
         self._padding = PADDINGS[0]
         self.determinism = self._settle_padding()
 
@@ -71,49 +97,47 @@ class TorchModel:
         return self._decoder.config.vocab_size
 
     @property
-    def max_length(self) -> int:
-        return self._max_length
-
-    @property
-    def kv_used(self) -> float:
-        return sum(self._lengths.values()) / (self._max_sessions * self._max_length)
-
-    def allocate(self) -> int:
-        if not self._free:
-            raise Overloaded(f"all {self._max_sessions} sessions of this engine are taken; try again later")
-        slot = self._free.pop()
-        self._cache.clear(slot)
-        self._lengths[slot] = 0
-        return slot
-
-    def release(self, slot: int) -> None:
-        del self._lengths[slot]
-        self._free.append(slot)
+    def block_bytes(self) -> int:
+        return block_bytes(self._decoder.config, self._cache.like.dtype)
 
     def forward(self, rows: Sequence[Row]) -> list[Logits]:
         """Raises Overloaded where the device's memory does not suffice for this step."""
-        for row in rows:
-            assert row.start <= self._lengths[row.slot], "a row begins where its slot has nothing"
-            self._lengths[row.slot] = row.start + len(row.tokens)
         try:
             return _split(self._logits(rows), rows)
-        except torch.OutOfMemoryError as error:
+        except (MemoryError, RuntimeError) as error:
+            if not _is_of_memory(error):
+                raise
             raise Overloaded("the device is out of memory; try again later") from error
+
+    @torch.inference_mode()
+    def copy(self, copies: Sequence[Copy]) -> None:
+        self._cache.copy(copies)
 
     @torch.inference_mode()
     def _logits(self, rows: Sequence[Row]) -> Logits:
         """[sum of outputs, vocab]"""
-        filling = max(0, self._padding - sum(len(row.tokens) for row in rows))
-        places = [(token, row.start + i, row.slot) for row in rows for i, token in enumerate(row.tokens)]
-        places += [(0, 0, self._cache.spare)] * filling
-        tokens, positions, slots = torch.tensor(places, device=self._device).unbind(1)
-        attend = Attention(self._cache, rows, slots=slots, positions=positions, least_rows=self._padding)
-        hidden = self._decoder.hidden(tokens, positions, attend)
         wanted = _wanted(rows)
-        picked = torch.tensor(wanted + [0] * (self._padding - len(wanted)), device=self._device)
-        logits = self._decoder.logits(hidden[picked])[: len(wanted)]
+        picked = torch.tensor(wanted + [0] * (self._least_rows - len(wanted)), device=self._device)
+        logits = self._decoder.logits(self._hidden(rows)[picked])[: len(wanted)]
         array: Logits = logits.float().cpu().numpy()
         return array
+
+    @torch.inference_mode()
+    def _hidden(self, rows: Sequence[Row], *, layers: int | None = None) -> Tensor:
+        """[sum of tokens, and filling rows, hidden] after the first `layers`; None: after all."""
+        filling = max(0, self._least_rows - sum(len(row.tokens) for row in rows))
+        places = [(token, row.start + i) for row in rows for i, token in enumerate(row.tokens)]
+        places += [(0, 0)] * filling
+        tokens, positions = torch.tensor(places, device=self._device).unbind(1)
+        if begun := begun_by(rows):
+            self._cache.clear(begun)
+        attend = Attention(self._cache, rows, count=len(places), least_rows=self._padding)
+        return self._decoder.hidden(tokens, positions, attend, layers=layers)
+
+    @property
+    def _least_rows(self) -> int:
+        """Of a product with weights; attention has least rows of its own."""
+        return 1 if self.multiplier.row_invariant else self._padding
 
     def _settle_padding(self) -> str:
         if self._device.type != "cpu":
@@ -126,27 +150,47 @@ class TorchModel:
         return "NearTie"
 
     def _is_row_invariant(self) -> bool:
-        """Do pieces of a sequence have the same bits as the whole, alone and beside another row?"""
-        count = min(PROBE_TOKENS, self._max_length)
+        """Do pieces of a sequence have the same bits as the whole, alone and beside another row?
+
+        The last block keeps the company, since one session may be all that there is memory for; where there is but one
+        block, no step ever has company.
+        """
+        count = min(PROBE_TOKENS, max(1, self.blocks.count - 1) * BLOCK_TOKENS, self.max_length)
         tokens = tuple((7 * i * i + i) % self.vocab_size for i in range(count))
-        company = Row(self._cache.spare, 0, tokens[:COMPANY_TOKENS], outputs=1)
-        whole = self._logits([Row(0, 0, tokens, outputs=count)])
-        for start, size in PROBE_PIECES:
-            piece = Row(0, start, tokens[start : start + size], outputs=size)
+        table = tuple(BlockId(block) for block in reversed(range(self.blocks.count)))
+        company = Row(table[-1:], 0, tokens[:COMPANY_TOKENS], outputs=1)
+        companies = ([], [company]) if self.blocks.count > 1 else ([],)
+        whole = self._probed([Row(table, 0, tokens, outputs=count)])
+        for start, size in sorted(PROBE_PIECES, reverse=True):  # a piece overwrites what stands beyond its start
+            piece = Row(table, start, tokens[start : start + size], outputs=size)
             if start + size > count:
                 continue
-            for rows in ([piece], [piece, company]):
-                if not np.array_equal(self._logits(rows)[:size], whole[start : start + size]):
+            for beside in companies:
+                if not np.array_equal(self._probed([piece, *beside])[:size], whole[start : start + size]):
                     return False
         return True
 
+    def _probed(self, rows: Sequence[Row]) -> Logits:
+        """What is compared of wanted rows: logits, but where only attention is in doubt what one layer makes of it."""
+        if not self.multiplier.row_invariant:
+            return self._logits(rows)
+        array: Logits = self._hidden(rows, layers=1)[_wanted(rows)].float().numpy()
+        return array
+
 
 def load_torch_model(
-    folder: Path, *, dtype: str, threads: int, max_sessions: int, max_length: int | None = None
+    folder: Path,
+    *,
+    dtype: str,
+    threads: int,
+    max_sessions: int,
+    max_length: int | None = None,
+    kv_bytes: int | None = None,
 ) -> TorchModel:
     """The model of `folder` as a `StepModel`, on the first CUDA device if there is one, else on `threads` CPU cores.
 
-    `max_length` is by default what the model was made for. Raises ModelRefused.
+    `max_length` is by default what the model was made for; keys and values take `kv_bytes` at most, by default as much
+    as all sessions need at full length. Raises ModelRefused.
     """
     if dtype not in DTYPES:
         raise ModelRefused(f"--dtype {dtype}: this engine computes in {' or '.join(DTYPES)}")
@@ -154,24 +198,61 @@ def load_torch_model(
     for option, value in (("--threads", threads), ("--max-sessions", max_sessions), ("--max-length", length)):
         if value < 1:
             raise ModelRefused(f"{option} {value}: give 1 or more")
+    blocks = None if kv_bytes is None else _budgeted_blocks(folder, kv_bytes, dtype=DTYPES[dtype], length=length)
     torch.set_num_threads(threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    decoder = load_decoder(folder, dtype=DTYPES[dtype], device=device)
+    decoder = _loaded(folder, dtype=DTYPES[dtype], device=device)
     try:
-        return TorchModel(decoder, max_sessions=max_sessions, max_length=length)
-    except (MemoryError, RuntimeError) as error:  # torch says "not enough memory" on a CPU by a RuntimeError
-        if "memory" not in str(error):
+        model = TorchModel(decoder, max_sessions=max_sessions, max_length=length, kv_blocks=blocks)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_of_memory(error):
             raise
         raise ModelRefused(
             f"--max-sessions {max_sessions} of --max-length {length}: there is no memory for so many keys and values; "
-            "lower either"
+            "lower either, or give --kv-bytes"
+        ) from error
+    logger.info("loaded dtype=%s determinism=%s products: %s", dtype, model.determinism, model.multiplier.about)
+    return model
+
+
+def _loaded(folder: Path, *, dtype: torch.dtype, device: str) -> Decoder:
+    try:
+        return load_decoder(folder, dtype=dtype, device=device)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_of_memory(error):
+            raise
+        raise ModelRefused(
+            f"{folder}: {device} has no memory for its weights as {dtype}; take a smaller model"
         ) from error
 
 
+def _budgeted_blocks(folder: Path, kv_bytes: int, *, dtype: torch.dtype, length: int) -> int:
+    """How many blocks `kv_bytes` pay for. Raises ModelRefused where that is less than one session needs."""
+    config = read_config(folder)
+    blocks, needed = blocks_within(kv_bytes, config, dtype), _blocks_of(length)
+    if blocks < needed:
+        raise ModelRefused(
+            f"--kv-bytes {kv_bytes}: one session of --max-length {length} needs "
+            f"{(needed + 1) * block_bytes(config, dtype)} bytes; give as much, or lower --max-length"
+        )
+    return blocks
+
+
+def _blocks_of(length: int) -> int:
+    return -(-length // BLOCK_TOKENS)
+
+
+def _is_of_memory(error: Exception) -> bool:
+    """On a CPU torch says it by a RuntimeError with such words."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
+
+
 def _allowed_length(folder: Path, asked: int | None) -> int:
-    limit = read_config(folder).max_position_embeddings
+    config = read_config(folder)
+    limit = config.max_length
     if asked is not None and asked > limit:
-        raise ModelRefused(f"--max-length {asked}: {folder / 'config.json'} allows {limit} positions")
+        field = "max_position_embeddings" if limit == config.max_position_embeddings else "sliding_window"
+        raise ModelRefused(f"--max-length {asked}: {field} of {folder / 'config.json'} allows {limit} positions")
     return limit if asked is None else asked
 
 

@@ -17,59 +17,80 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tandem_runtime.engines.torch_engine.model import Attend, Decoder, DecoderConfig, rotation_at
+from tandem_runtime.engines.torch_engine.model import Attend, Decoder, DecoderConfig, Linear, rotation_at
 
 __all__ = ["FusedDecoder"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Product:
+    """`weight` [outputs, inputs] and, where the model has it, `bias` [outputs]."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Layer:
-    """`qkv` [hidden, (heads + 2 kv_heads) x d] and `gate_up` [hidden, 2 x intermediate] are several weights in one."""
+    """`qkv` [(heads + 2 kv_heads) x d, hidden] and `gate_up` [2 x intermediate, hidden] are several weights in one.
+
+    `head_norms` [heads + kv_heads, d], where the model has them, norm the heads of queries and keys before they turn.
+    """
 
     attention_norm: Tensor
-    qkv: Tensor
-    out: Tensor
+    qkv: _Product
+    head_norms: Tensor | None
+    out: _Product
     feed_norm: Tensor
-    gate_up: Tensor
-    down: Tensor
+    gate_up: _Product
+    down: _Product
 
 
 class FusedDecoder:
-    """`Decoder.hidden` and `Decoder.logits` over rows [n], at positions below `length`.
+    """`Decoder.hidden` and `Decoder.logits` over rows [n], at positions below `length`, every product by `linear`.
 
     The weights of `decoder` become views of the joined ones: it computes as before, and nothing is held twice.
     """
 
-    def __init__(self, decoder: Decoder, *, length: int) -> None:
+    def __init__(self, decoder: Decoder, *, length: int, linear: Linear) -> None:
         weights = dict(decoder.named_parameters())
         self.config = decoder.config
+        self._linear = linear
         self.embedding: Tensor = weights["model.embed_tokens.weight"]
         self._head = weights.get("lm_head.weight", self.embedding)
         self._norm = weights["model.norm.weight"]
         self._epsilon = torch.tensor(self.config.rms_norm_eps, device=self.embedding.device)
-        self._layers = [_layer(weights, f"model.layers.{index}") for index in range(self.config.num_hidden_layers)]
+        self._layers = [
+            _layer(weights, f"model.layers.{index}", self.config) for index in range(self.config.num_hidden_layers)
+        ]
         self._table = _rotation_table(self.config, length, like=self.embedding)
 
-    def hidden(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """As `Decoder.hidden`, for `tokens` and `positions` [n]."""
+    def hidden(self, tokens: Tensor, positions: Tensor, attend: Attend, *, layers: int | None = None) -> Tensor:
+        """As `Decoder.hidden`, for `tokens` and `positions` [n], by the first `layers` only; None: by all."""
         x = functional.embedding(tokens, self.embedding)
         turns = self._table[positions]
-        for index, layer in enumerate(self._layers):
-            queries, keys, values = self._heads(self._normed(x, layer.attention_norm) @ layer.qkv, turns)
-            x = x + attend(index, queries, keys, values).flatten(1) @ layer.out
-            gate, up = (self._normed(x, layer.feed_norm) @ layer.gate_up).chunk(2, dim=-1)
-            x = x + (functional.silu(gate) * up) @ layer.down
+        for index, layer in enumerate(self._layers[:layers]):
+            queries, keys, values = self._heads(self._normed(x, layer.attention_norm), layer, turns)
+            x = x + self._product(attend(index, queries, keys, values).flatten(1), layer.out)
+            gate, up = self._product(self._normed(x, layer.feed_norm), layer.gate_up).chunk(2, dim=-1)
+            x = x + self._product(functional.silu(gate) * up, layer.down)
         return self._normed(x, self._norm)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """As `Decoder.logits`."""
-        return functional.linear(hidden, self._head)
+        return self._linear(hidden, self._head)
 
-    def _heads(self, joined: Tensor, turns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """[n, (heads + 2 kv_heads) x d] -> turned queries, turned keys, values, each [n, its heads, d]."""
+    def _product(self, x: Tensor, product: _Product) -> Tensor:
+        out = self._linear(x, product.weight)
+        return out if product.bias is None else out + product.bias
+
+    def _heads(self, x: Tensor, layer: _Layer, turns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows [n, hidden] -> turned queries, turned keys, values, each [n, its heads, d]."""
         heads, key_heads = self.config.num_attention_heads, self.config.num_key_value_heads
-        by_head = joined.view(len(joined), -1, self.config.head_dim)
+        by_head = self._product(x, layer.qkv).view(len(x), -1, self.config.head_dim)
         turning, values = torch.split(by_head, [heads + key_heads, key_heads], dim=1)
+        if layer.head_norms is not None:
+            turning = self._normed(turning, layer.head_norms)
         cosine, sine = turns.chunk(2, dim=-1)
         turned = torch.addcmul(turning * cosine, turning.roll(self.config.head_dim // 2, dims=-1), sine)
         queries, keys = torch.split(turned, [heads, key_heads], dim=1)
@@ -82,13 +103,16 @@ class FusedDecoder:
         return (x * scale).to(x.dtype) * weight
 
 
-def _layer(weights: Mapping[str, nn.Parameter], name: str) -> _Layer:
-    def joined(*parts: str) -> Tensor:
-        return _joined([weights[f"{name}.{part}_proj.weight"] for part in parts])
+def _layer(weights: Mapping[str, nn.Parameter], name: str, config: DecoderConfig) -> _Layer:
+    def joined(*parts: str) -> _Product:
+        biases = [weights[bias] for part in parts if (bias := f"{name}.{part}_proj.bias") in weights]
+        weight = _joined([weights[f"{name}.{part}_proj.weight"] for part in parts])
+        return _Product(weight, torch.cat([bias.detach() for bias in biases]) if biases else None)
 
     return _Layer(
         attention_norm=weights[f"{name}.input_layernorm.weight"],
         qkv=joined("self_attn.q", "self_attn.k", "self_attn.v"),
+        head_norms=_head_norms(weights, name, config) if config.head_norms else None,
         out=joined("self_attn.o"),
         feed_norm=weights[f"{name}.post_attention_layernorm.weight"],
         gate_up=joined("mlp.gate", "mlp.up"),
@@ -96,10 +120,15 @@ def _layer(weights: Mapping[str, nn.Parameter], name: str) -> _Layer:
     )
 
 
+def _head_norms(weights: Mapping[str, nn.Parameter], name: str, config: DecoderConfig) -> Tensor:
+    query, key = (weights[f"{name}.self_attn.{part}_norm.weight"].detach() for part in "qk")
+    return torch.cat((query.expand(config.num_attention_heads, -1), key.expand(config.num_key_value_heads, -1)))
+
+
 def _joined(weights: Sequence[nn.Parameter]) -> Tensor:
-    """Weights [outputs, inputs] side by side as [inputs, all outputs], of which they become views."""
-    whole = torch.cat([weight.detach() for weight in weights]).t().contiguous()
-    parts = torch.split(whole.t(), [len(weight) for weight in weights])
+    """Weights [outputs, inputs] as one of [all outputs, inputs], of which they become views."""
+    whole = torch.cat([weight.detach() for weight in weights])
+    parts = torch.split(whole, [len(weight) for weight in weights])
     for weight, part in zip(weights, parts, strict=True):
         weight.data = part
     return whole

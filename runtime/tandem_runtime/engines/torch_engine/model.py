@@ -8,6 +8,10 @@ One layer, with RMS norm N (Zhang & Sennrich 2019), rotary positions R (Su et al
     x <- x + O . attend(R(Q N x), R(K N x), V N x)
     x <- x + D . (silu(G N x) * U N x)
 
+All of the family is this, with additions that `DecoderConfig` switches on: biases on Q, K and V, on O, on the
+feed-forward, and a norm of each head of Q and K before it turns (Henry et al. 2020). `architectures` says which model
+has which.
+
 Attention is a callback, so that one forward pass serves training and serving alike. Leading dimensions are free:
 ``[batch, time]`` with :func:`causal_attention` trains, a ragged flat ``[n]`` with the engine's own callback serves.
 Modules carry the names of the Hugging Face layout, so that a safetensors file maps onto them without translation.
@@ -20,7 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["Attend", "Decoder", "DecoderConfig", "causal_attention", "rotation_at"]
+from tandem_runtime.engines.torch_engine.rotary import Scaling, frequencies, rotate, rotation
+
+__all__ = ["Attend", "Decoder", "DecoderConfig", "Linear", "causal_attention", "rotation_at"]
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """``attend(layer, q, k, v) -> mixed``.
@@ -29,10 +35,17 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 has the shape of ``q``. An engine stores ``k`` and ``v`` in its cache here, under the number of the layer.
 """
 
+Linear = Callable[[Tensor, Tensor], Tensor]
+"""``linear(x, weight) -> x weight^T``.
+
+``x`` is [rows, inputs] and ``weight`` [outputs, inputs], as Hugging Face stores it; the result is [rows, outputs] in
+the type of ``x``. Training multiplies by torch's own; an engine chooses one when it loads. Biases are the caller's.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderConfig:
-    """The shape of a decoder; the names are those of Hugging Face's ``config.json``."""
+    """The shape of a decoder; where Hugging Face's ``config.json`` has a field for it, the name is the same."""
 
     vocab_size: int
     hidden_size: int
@@ -44,7 +57,18 @@ class DecoderConfig:
     max_position_embeddings: int
     rms_norm_eps: float = 1e-5
     rope_theta: float = 10_000.0
+    rope_scaling: Scaling | None = None
     tie_word_embeddings: bool = True
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    head_norms: bool = False
+    sliding_window: int | None = None
+
+    @property
+    def max_length(self) -> int:
+        """Positions at which this arithmetic is the model's: within a sliding window every layer still sees all."""
+        return min(self.max_position_embeddings, self.sliding_window or self.max_position_embeddings)
 
 
 class Decoder(nn.Module):
@@ -54,7 +78,8 @@ class Decoder(nn.Module):
         super().__init__()
         self.config = config
         self.model = _Trunk(config)
-        self.lm_head = None if config.tie_word_embeddings else _linear(config.hidden_size, config.vocab_size)
+        untied = not config.tie_word_embeddings
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False) if untied else None
 
     def forward(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """Logits [..., vocab] of the token that follows each of ``tokens`` [...] int64 at ``positions`` [...] int64."""
@@ -85,13 +110,13 @@ class _Trunk(nn.Module):
         self.config = config
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(_Layer(config, index) for index in range(config.num_hidden_layers))
-        self.norm = _norm(config)
+        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
     def forward(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         x = self.embed_tokens(tokens)
-        rotation = rotation_at(positions, self.config, x.dtype)
+        turns = rotation_at(positions, self.config, x.dtype)
         for layer in self.layers:
-            x = layer(x, rotation, attend)
+            x = layer(x, turns, attend)
         normed: Tensor = self.norm(x)
         return normed
 
@@ -99,13 +124,13 @@ class _Trunk(nn.Module):
 class _Layer(nn.Module):
     def __init__(self, config: DecoderConfig, index: int) -> None:
         super().__init__()
-        self.input_layernorm = _norm(config)
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.self_attn = _Attention(config, index)
-        self.post_attention_layernorm = _norm(config)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.mlp = _FeedForward(config)
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), rotation, attend)
+    def forward(self, x: Tensor, turns: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), turns, attend)
         fed: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return fed
 
@@ -115,14 +140,17 @@ class _Attention(nn.Module):
         super().__init__()
         self.index = index
         self.head_dim = config.head_dim
-        self.q_proj = _linear(config.hidden_size, config.num_attention_heads * config.head_dim)
-        self.k_proj = _linear(config.hidden_size, config.num_key_value_heads * config.head_dim)
-        self.v_proj = _linear(config.hidden_size, config.num_key_value_heads * config.head_dim)
-        self.o_proj = _linear(config.num_attention_heads * config.head_dim, config.hidden_size)
+        wide, narrow = (heads * config.head_dim for heads in (config.num_attention_heads, config.num_key_value_heads))
+        self.q_proj = nn.Linear(config.hidden_size, wide, bias=config.qkv_bias)
+        self.k_proj = nn.Linear(config.hidden_size, narrow, bias=config.qkv_bias)
+        self.v_proj = nn.Linear(config.hidden_size, narrow, bias=config.qkv_bias)
+        self.o_proj = nn.Linear(wide, config.hidden_size, bias=config.out_bias)
+        self.q_norm = _head_norm(config)
+        self.k_norm = _head_norm(config)
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+    def forward(self, x: Tensor, turns: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
         q, k, v = (self._by_head(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
-        mixed = attend(self.index, _rotate(q, rotation), _rotate(k, rotation), v)
+        mixed = attend(self.index, rotate(self.q_norm(q), turns), rotate(self.k_norm(k), turns), v)
         out: Tensor = self.o_proj(mixed.flatten(-2))
         return out
 
@@ -133,32 +161,20 @@ class _Attention(nn.Module):
 class _FeedForward(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        self.gate_proj = _linear(config.hidden_size, config.intermediate_size)
-        self.up_proj = _linear(config.hidden_size, config.intermediate_size)
-        self.down_proj = _linear(config.intermediate_size, config.hidden_size)
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         fed: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
         return fed
 
 
-def _linear(inputs: int, outputs: int) -> nn.Linear:
-    return nn.Linear(inputs, outputs, bias=False)
-
-
-def _norm(config: DecoderConfig) -> nn.RMSNorm:
-    return nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+def _head_norm(config: DecoderConfig) -> nn.Module:
+    return nn.RMSNorm(config.head_dim, eps=config.rms_norm_eps) if config.head_norms else nn.Identity()
 
 
 def rotation_at(positions: Tensor, config: DecoderConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosine and sine [..., 1, head_dim / 2] of the angles position x theta^(-2i/d), which need float32."""
-    exponents = torch.arange(0, config.head_dim, 2, device=positions.device, dtype=torch.float32) / config.head_dim
-    angles = positions[..., None, None].float() * config.rope_theta**-exponents
-    return angles.cos().to(dtype), angles.sin().to(dtype)
-
-
-def _rotate(rows: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn the pairs (i, i + d/2) of each head by their angles: the half-split order of the Hugging Face weights."""
-    cosine, sine = rotation
-    left, right = rows.chunk(2, dim=-1)
-    return torch.cat((left * cosine - right * sine, right * cosine + left * sine), dim=-1)
+    """Cosine and sine [..., 1, head_dim / 2] of the angles by which heads turn at ``positions`` [...]."""
+    turning = frequencies(config.head_dim, config.rope_theta, config.rope_scaling, device=positions.device)
+    return rotation(positions, turning, dtype)

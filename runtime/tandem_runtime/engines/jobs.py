@@ -1,0 +1,92 @@
+"""Knows a conversation of one request with a model: what it wants next, how much of that is computed, its answer.
+
+Refuses to know which conversations share a step, threads, and what logits mean.
+
+A job is a generator, so that what it needs is written as a conversation: it yields a `Want`, is sent a `Seen`, and
+returns its result.
+
+    def work() -> Work[int]:
+        seen = yield Want(line, tokens, first=len(tokens) - 1, settled=len(tokens))  # one pass, or many for a long one
+        return int(seen.logits[-1].argmax())
+"""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from tandem_runtime.domain.errors import TandemError
+from tandem_runtime.domain.tokens import SessionId
+from tandem_runtime.engines.lines import Line, Want
+from tandem_runtime.ports import Logits, Row
+
+__all__ = ["Job", "Seen", "Work"]
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """`logits` is [len(tokens) - first, vocab]; the seconds are those of the steps that made it, and of the wait."""
+
+    logits: Logits
+    queue_seconds: float
+    forward_seconds: float
+    kv_used: float
+
+
+Work: TypeAlias = Generator[Want, Seen, Result]
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One conversation under way. `want` is None before its first word. `since` is when it began to wait."""
+
+    lane: SessionId
+    work: Work[Any]
+    answer: Callable[[Any, TandemError | None], None]
+    gives_way: bool
+    since: float
+    want: Want | None = None
+    parts: list[Logits] = field(default_factory=list)
+    queue_seconds: float | None = None
+    forward_seconds: float = 0.0
+
+    def need(self, want: Want) -> None:
+        self.want, self.parts = want, []
+        self.queue_seconds, self.forward_seconds = None, 0.0
+
+    @property
+    def current(self) -> Want:
+        assert self.want is not None, "a job in a lane's first place has said what it wants"
+        return self.want
+
+    @property
+    def line(self) -> Line:
+        return self.current.line
+
+    @property
+    def missing(self) -> int:
+        return len(self.current.tokens) - len(self.line.held)
+
+    def row(self, size: int) -> Row:
+        """The next `size` tokens of what is missing. Whoever lost the memory of wanted positions begins them anew."""
+        want, start = self.current, len(self.line.held)
+        if start <= want.first:
+            self.parts = []
+        end = start + size
+        outputs = max(0, end - max(start, want.first))
+        return Row(tuple(self.line.table.blocks), start, tuple(want.tokens[start:end]), outputs)
+
+    def took(self, row: Row, logits: Logits, *, waited: float, seconds: float) -> None:
+        """Note that `row` was computed."""
+        if self.queue_seconds is None:
+            self.queue_seconds = waited
+        self.forward_seconds += seconds
+        if row.outputs:
+            self.parts.append(logits)
+
+    def seen(self, kv_used: float) -> Seen:
+        logits = self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
+        return Seen(logits, self.queue_seconds or 0.0, self.forward_seconds, kv_used)

@@ -1,0 +1,176 @@
+"""Knows the KV memory of sessions: which of their tokens stand in it, who gets more, and who has to give up what.
+
+Refuses to know what sessions are for, which of them share a step, and what a model computes.
+
+A line is a session's place in the memory: the ids that stand there and the blocks in which they do. Roll-back, prefix
+cache and preemption are one thing seen from here: the ids become fewer, and what is missing will be computed.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from tandem_runtime.domain.batching import Holder, gives_way
+from tandem_runtime.domain.blocks import Key, Table
+from tandem_runtime.domain.errors import Overloaded
+from tandem_runtime.domain.tokens import TokenId
+from tandem_runtime.ports import StepModel
+
+__all__ = ["PATIENCE_SECONDS", "Line", "Lines", "MemoryCounts", "Want"]
+
+PATIENCE_SECONDS = 1.0
+"""How long a session keeps its memory between rounds against those opened later. A draft's round takes far less."""
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """The KV memory of one session. `held` are the ids that stand in the blocks of `table`.
+
+    `number` tells in which order lines were opened. `used_at` is when a step or the session's opening last used it.
+    """
+
+    number: int
+    table: Table
+    used_at: float
+    held: list[TokenId] = field(default_factory=list)
+
+    def agrees(self, tokens: list[TokenId]) -> int:
+        """How many of the ids that it holds `tokens` begins with."""
+        limit = min(len(self.held), len(tokens))
+        if self.held[:limit] == tokens[:limit]:
+            return limit
+        return next(i for i in range(limit) if self.held[i] != tokens[i])
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """The logits that follow `tokens[first]`, `tokens[first + 1]`, ... to the end, given all before them.
+
+    The first `settled` tokens are verified: of no others will the memory be known to other sessions.
+    """
+
+    line: Line
+    tokens: list[TokenId]
+    first: int
+    settled: int
+
+
+@dataclass(slots=True)
+class MemoryCounts:
+    """What happened so far."""
+
+    preemptions: int = 0
+    cached_tokens: int = 0
+    """Tokens found in the memory instead of computed."""
+    computed_tokens: int = 0
+    preempted_at: float | None = None
+
+
+class Lines:
+    """All lines over a model's memory. Used on the model's thread only."""
+
+    def __init__(
+        self, model: StepModel, *, now: Callable[[], float], patience_seconds: float = PATIENCE_SECONDS
+    ) -> None:
+        self._model = model
+        self._blocks = model.blocks
+        self._now = now
+        self._patience = patience_seconds
+        self._lines: dict[int, Line] = {}
+        self._opened = 0
+        self.counts = MemoryCounts()
+
+    @property
+    def largest(self) -> int:
+        """Blocks of the line that holds most. May be read on any thread."""
+        return max((len(line.table.blocks) for line in list(self._lines.values())), default=0)
+
+    def open(self, root: Key | None) -> Line:
+        """An empty line. What is settled in it is known to lines of the same `root`; None: to no others.
+
+        Raises Overloaded when as many are open as the model serves.
+        """
+        if len(self._lines) >= self._model.max_sessions:
+            raise Overloaded(f"all {self._model.max_sessions} sessions of this engine are taken; try again later")
+        self._opened += 1
+        line = Line(self._opened, Table(root), self._now())
+        self._lines[line.number] = line
+        return line
+
+    def close(self, line: Line) -> None:
+        self.cut(line, 0)
+        del self._lines[line.number]
+
+    def cut(self, line: Line, length: int) -> None:
+        """Only the first `length` ids stand."""
+        del line.held[length:]
+        self._blocks.roll_back(line.table, min(length, line.table.length))
+
+    def recall(self, line: Line, tokens: list[TokenId]) -> int:
+        """Make the line hold nothing but a beginning of `tokens`, as long a one as the memory knows; how long it is."""
+        self.cut(line, line.agrees(tokens))
+        self._adopt(line, tokens)
+        return len(line.held)
+
+    def begin(self, want: Want) -> None:
+        """What is held of a want already is not computed again, save for positions whose logits are wanted."""
+        self.cut(want.line, want.line.agrees(want.tokens))
+        self.adopt(want)
+        self.cut(want.line, min(len(want.line.held), want.first))
+
+    def adopt(self, want: Want) -> None:
+        """Take over what other lines have computed of a want since."""
+        if len(want.line.held) < want.first:
+            self._adopt(want.line, want.tokens[: want.settled])
+            self.cut(want.line, min(len(want.line.held), want.first))
+
+    def upcoming(self, want: Want) -> Key | None:
+        """What the block that is computed next for a want will be known as; None: it will not be known."""
+        table = want.line.table
+        if want.settled < (len(table.settled) + 1) * self._blocks.block_tokens:
+            return None
+        return self._blocks.upcoming(table, want.tokens[: want.settled])
+
+    def grant(self, line: Line, length: int, *, at_work: Collection[Line], keep: Collection[Line]) -> bool:
+        """Memory for the line's first `length` ids, if need be that of others; but not that of the lines to `keep`."""
+        while (copies := self._blocks.extend(line.table, length)) is None:
+            number = gives_way(line.number, self._holders(line, at_work, keep), patience_seconds=self._patience)
+            if number is None:
+                return False
+            self._preempt(self._lines[number])
+        if copies:
+            self._model.copy(copies)
+        return True
+
+    def fed(self, want: Want, count: int) -> None:
+        """The next `count` ids of a want, for which memory was granted, have been computed."""
+        line = want.line
+        line.held += want.tokens[len(line.held) : len(line.held) + count]
+        line.used_at = self._now()
+        self.counts.computed_tokens += count
+        settled = min(want.settled, len(line.held))
+        if settled // self._blocks.block_tokens > len(line.table.settled):
+            self._blocks.settle(line.table, want.tokens[:settled])
+
+    def seconds_of_patience(self, at_work: Collection[Line]) -> float:
+        """How long until a parked line gives way that does not yet."""
+        now = self._now()
+        parked = [line.used_at + self._patience - now for line in self._lines.values() if line not in at_work]
+        return min((left for left in parked if left > 0), default=0.0)
+
+    def _adopt(self, line: Line, tokens: list[TokenId]) -> None:
+        before = len(line.held)
+        line.held += tokens[before : self._blocks.adopt(line.table, tokens)]
+        self.counts.cached_tokens += len(line.held) - before
+
+    def _holders(self, asker: Line, at_work: Collection[Line], keep: Collection[Line]) -> list[Holder]:
+        now = self._now()
+        return [
+            Holder(line.number, None if line in at_work else now - line.used_at)
+            for line in self._lines.values()
+            if line.table.blocks and line is not asker and line not in keep
+        ]
+
+    def _preempt(self, line: Line) -> None:
+        self.cut(line, 0)
+        self.counts.preemptions += 1
+        self.counts.preempted_at = self._now()
