@@ -8,12 +8,13 @@ in halves, and that of one row in one go.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from tandem_runtime.engines.torch_engine import engine
@@ -81,19 +82,31 @@ class SumsByCompany(TorchModel):
         self.determinism = "NearTie"
 
     def forward(self, rows: Sequence[Row]) -> list[Logits]:
-        with _HalfSums() if sum(len(row.tokens) for row in rows) > 1 else nullcontext():
+        if sum(len(row.tokens) for row in rows) == 1:
+            return super().forward(rows)
+        with _HalfSums(), patch.object(FusedDecoder, "logits", _by_halves(FusedDecoder.logits)):
             return super().forward(rows)
 
 
+def _by_halves(logits: Callable[[FusedDecoder, Tensor], Tensor]) -> Callable[[FusedDecoder, Tensor], Tensor]:
+    """The head, whatever multiplies there: one half of each row, then the other."""
+
+    def halved(decoder: FusedDecoder, hidden: Tensor) -> Tensor:
+        left = torch.arange(hidden.shape[-1], device=hidden.device) < hidden.shape[-1] // 2
+        return logits(decoder, hidden * left) + logits(decoder, hidden * ~left)
+
+    return halved
+
+
 class _HalfSums(TorchFunctionMode):
-    """x W^T = x1 W1^T + x2 W2^T, each part rounded before they are added."""
+    """Products that are torch's own: x W^T = x1 W1^T + x2 W2^T, each part rounded before they are added."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is not torch.nn.functional.linear and func not in _PRODUCTS:
+        if func is not functional.linear and func not in _PRODUCTS:
             return func(*args, **(kwargs or {}))
         x, weight = args[:2]
         half = x.shape[-1] // 2
-        left, right = (weight[:, :half], weight[:, half:]) if func not in _PRODUCTS else (weight[:half], weight[half:])
+        left, right = (weight[:half], weight[half:]) if func in _PRODUCTS else (weight[:, :half], weight[:, half:])
         return func(x[..., :half], left) + func(x[..., half:], right)
 
 

@@ -10,6 +10,7 @@ planted fault is, whether its rows are computed anew by itself or by an engine w
 import argparse
 import asyncio
 import sys
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,11 +71,10 @@ class Finding:
 
 async def honest(name: str, judge: Judge, engine: Engine, limits: Calibration) -> Finding:
     """An engine without fault. One that says `Bitwise` is allowed no split."""
-    determinism = engine().determinism
-    allowed = BITWISE if determinism == "Bitwise" else limits
-    return Finding(
-        name, determinism, await judge.certificate(await judge.runs(engine), engine, allowed), is_fault=False
-    )
+    model = engine()
+    allowed = BITWISE if model.determinism == "Bitwise" else limits
+    certificate = await judge.certificate(await judge.runs(lambda: model), engine, allowed)
+    return Finding(name, model.determinism, certificate, is_fault=False)
 
 
 async def faulty(fault: str, judge: Judge, engine: Engine, limits: Calibration) -> list[Finding]:
@@ -93,19 +93,25 @@ async def judged(bench: Bench, temperature: float, texts: int) -> list[Finding]:
     judge = Judge(bench.subject, bench.dtype, temperature, texts=texts, tokens=bench.tokens)
     limits, power = await judge.calibrated(bench.shipped)
     print(
-        f"{bench.subject.name} {bench.dtype} T={temperature}: rows within {limits.bound:.2g} of the reference, "
+        f"{bench.subject.name} {str(bench.dtype).removeprefix('torch.')} T={temperature}: rows within {limits.bound:.2g} of the reference, "
         f"{limits.rate:.2g} splits per position at most. A rule on gaps alone would excuse {power.excused_by_gap:.0%} "
         f"of all positions; of rows with a wrong context {power.excused_faults:.0%} lie within the bound",
         flush=True,
     )
-    findings = [
-        await honest("as shipped", judge, bench.shipped, limits),
-        await honest("without padding", judge, bench.stock, limits),
-        await honest("summing by company", judge, bench.by_company, limits),
-        *(finding for fault in FAULTS for finding in await faulty(fault, judge, bench.by_company, limits)),
-    ]
-    print("\n".join(map(str, findings)), flush=True)
+    findings = []
+    async for finding in _findings(bench, judge, limits):
+        print(finding, flush=True)
+        findings.append(finding)
     return findings
+
+
+async def _findings(bench: Bench, judge: Judge, limits: Calibration) -> AsyncIterator[Finding]:
+    yield await honest("as shipped", judge, bench.shipped, limits)
+    yield await honest("without padding", judge, bench.stock, limits)
+    yield await honest("summing by company", judge, bench.by_company, limits)
+    for fault in FAULTS:
+        for finding in await faulty(fault, judge, bench.by_company, limits):
+            yield finding
 
 
 async def all_judged(subjects: list[Subject], dtypes: list[str], *, texts: int, tokens: int) -> list[Finding]:

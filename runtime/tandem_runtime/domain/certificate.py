@@ -95,7 +95,7 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """`positions` were compared. `unexplained` holds positions with reasons; more `near_ties` than `allowed` are a fault
+    """Over `positions` compared. `unexplained` holds those with a reason; more `near_ties` than `allowed` are a fault
     too."""
 
     positions: int
