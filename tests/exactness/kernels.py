@@ -66,7 +66,7 @@ class Finding:
         found = self.certificate
         splits = f"{found.near_ties} near ties of {found.allowed} allowed, {len(found.unexplained)} unexplained"
         says = ("rejected" if self.is_fault else "certified") if self.is_right else "WRONG"
-        return f"  {self.name:<42} {self.determinism:<8} {found.positions:5} positions, {splits}: {says}"
+        return f"  {self.name:<49} {self.determinism:<8} {found.positions:5} positions, {splits}: {says}"
 
 
 async def honest(name: str, judge: Judge, engine: Engine, limits: Calibration) -> Finding:
@@ -92,8 +92,9 @@ async def faulty(fault: str, judge: Judge, engine: Engine, limits: Calibration) 
 async def judged(bench: Bench, temperature: float, texts: int) -> list[Finding]:
     judge = Judge(bench.subject, bench.dtype, temperature, texts=texts, tokens=bench.tokens)
     limits, power = await judge.calibrated(bench.shipped)
+    dtype = str(bench.dtype).removeprefix("torch.")
     print(
-        f"{bench.subject.name} {str(bench.dtype).removeprefix('torch.')} T={temperature}: rows within {limits.bound:.2g} of the reference, "
+        f"{bench.subject.name} {dtype} T={temperature}: rows within {limits.bound:.2g} of the reference, "
         f"{limits.rate:.2g} splits per position at most. A rule on gaps alone would excuse {power.excused_by_gap:.0%} "
         f"of all positions; of rows with a wrong context {power.excused_faults:.0%} lie within the bound",
         flush=True,
