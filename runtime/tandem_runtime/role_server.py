@@ -245,7 +245,8 @@ async def _serve(
         state.server, state.engine, state.starting = server, engine, None
         state.registry.register(_StepFigures(engine.pace))
         state.registry.register(_MemoryFigures(engine))
-        logger.info("serving role=%s address=%s:%d", name, options.host, server.port)
+        determinism = engine.model.determinism
+        logger.info("serving role=%s address=%s:%d determinism=%s", name, options.host, server.port, determinism)
         await ending.wait()
         logger.info("draining role=%s sessions=%d", name, server.sessions)
         await server.drain(grace_seconds=options.grace_seconds)

@@ -10,9 +10,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.seams.kv_tables import own_blocks
 from tests.seams.model_folders import LONGEST, REFERENCES, VOCAB, rewrite_config, saved_reference
 
-from tandem_runtime.domain.blocks import BlockId
 from tandem_runtime.domain.errors import ModelRefused
 from tandem_runtime.engines.torch_engine.architectures import ARCHITECTURES, read_config
 from tandem_runtime.engines.torch_engine.engine import load_torch_model
@@ -60,10 +60,9 @@ def one_thread() -> Iterator[None]:
 
 def engine_logits(model: StepModel, tokens: list[int], pieces: list[int]) -> torch.Tensor:
     """[len(tokens), vocab]: the text in pieces of these sizes, then one token at a time, through the cache."""
-    table = tuple(BlockId(block) for block in range(model.blocks.count))
-    at, rows = 0, []
+    blocks, at, rows = own_blocks(model), 0, []
     for size in [*pieces, *[1] * (len(tokens) - sum(pieces))]:
-        rows += model.forward([Row(table, at, tuple(tokens[at : at + size]), size)])
+        rows += model.forward([Row(blocks, at, tuple(tokens[at : at + size]), size)])
         at += size
     return torch.from_numpy(np.concatenate(rows))
 

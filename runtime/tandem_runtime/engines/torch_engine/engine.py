@@ -5,19 +5,20 @@ Refuses to know sessions, sampling and scheduling.
 All rows of a step go through the decoder as one flat batch; only hidden rows whose logits are wanted meet the head.
 
 **Row invariance.** On a CPU the logits of a token must not depend on what else is in the step, or speculation could
-change the text at a near tie. Here every operation but matrix products and attention treats rows apart, and those two
-are made independent of their company by padding (see `attention`). How much padding that takes is a property of the
-machine's libraries: fewer than 4 rows take another path through MKL on AVX2, for instance. So it is found when the
-model is loaded: the smallest padding for which pieces of a sequence, alone and in company, have the bits that the whole
-sequence has. If none does, or on a GPU, the engine says `NearTie`.
+change the text at a near tie. Here every operation but products with weights and attention treats rows apart. Our own
+product does too (see `linear`); attention, and torch's product where ours cannot be built, are made independent of
+their company by padding (see `attention`). How much padding that takes is a property of the machine's libraries: fewer
+than 4 rows take another path through MKL on AVX2, for instance. So it is found when the model is loaded: the smallest
+padding for which pieces of a sequence, alone and in company, have the bits that the whole sequence has. If none does,
+or on a GPU, the engine says `NearTie`.
 """
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from tandem_runtime.domain.blocks import BlockId, Blocks, Copy
 from tandem_runtime.domain.errors import ModelRefused, Overloaded
@@ -31,11 +32,14 @@ from tandem_runtime.engines.torch_engine.cache import (
     blocks_within,
 )
 from tandem_runtime.engines.torch_engine.fused import FusedDecoder
+from tandem_runtime.engines.torch_engine.linear import Multiplier, multiplier_for
 from tandem_runtime.engines.torch_engine.loading import load_decoder
 from tandem_runtime.engines.torch_engine.model import Decoder
 from tandem_runtime.ports import Logits, Row
 
 __all__ = ["DTYPES", "TorchModel", "load_torch_model"]
+
+logger = logging.getLogger(__name__)
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -62,11 +66,21 @@ COMPANY_TOKENS = 16
 class TorchModel:
     """`ports.StepModel` over a decoder. Runs on the decoder's own device, in its own type.
 
-    `kv_blocks` None: memory enough for all sessions at full length.
+    Products are by `multiplier`, which is by default the best one for the decoder's device. `kv_blocks` None: memory
+    enough for all sessions at full length.
     """
 
-    def __init__(self, decoder: Decoder, *, max_sessions: int, max_length: int, kv_blocks: int | None = None) -> None:
-        self._decoder = FusedDecoder(decoder, length=max_length, linear=functional.linear)
+    def __init__(
+        self,
+        decoder: Decoder,
+        *,
+        max_sessions: int,
+        max_length: int,
+        kv_blocks: int | None = None,
+        multiplier: Multiplier | None = None,
+    ) -> None:
+        self.multiplier = multiplier or multiplier_for(decoder.model.embed_tokens.weight.device)
+        self._decoder = FusedDecoder(decoder, length=max_length, linear=self.multiplier.linear)
         weight = self._decoder.embedding
         self._device = weight.device
         self.max_length = max_length
@@ -101,7 +115,8 @@ class TorchModel:
     @torch.inference_mode()
     def _logits(self, rows: Sequence[Row]) -> Logits:
         """[sum of outputs, vocab]"""
-        filling = max(0, self._padding - sum(len(row.tokens) for row in rows))
+        least = 1 if self.multiplier.row_invariant else self._padding
+        filling = max(0, least - sum(len(row.tokens) for row in rows))
         places = [(token, row.start + i) for row in rows for i, token in enumerate(row.tokens)]
         places += [(0, 0)] * filling
         tokens, positions = torch.tensor(places, device=self._device).unbind(1)
@@ -110,7 +125,7 @@ class TorchModel:
         attend = Attention(self._cache, rows, count=len(places), least_rows=self._padding)
         hidden = self._decoder.hidden(tokens, positions, attend)
         wanted = _wanted(rows)
-        picked = torch.tensor(wanted + [0] * (self._padding - len(wanted)), device=self._device)
+        picked = torch.tensor(wanted + [0] * (least - len(wanted)), device=self._device)
         logits = self._decoder.logits(hidden[picked])[: len(wanted)]
         array: Logits = logits.float().cpu().numpy()
         return array
@@ -172,7 +187,7 @@ def load_torch_model(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     decoder = _loaded(folder, dtype=DTYPES[dtype], device=device)
     try:
-        return TorchModel(decoder, max_sessions=max_sessions, max_length=length, kv_blocks=blocks)
+        model = TorchModel(decoder, max_sessions=max_sessions, max_length=length, kv_blocks=blocks)
     except (MemoryError, RuntimeError) as error:
         if not _is_of_memory(error):
             raise
@@ -180,6 +195,8 @@ def load_torch_model(
             f"--max-sessions {max_sessions} of --max-length {length}: there is no memory for so many keys and values; "
             "lower either, or give --kv-bytes"
         ) from error
+    logger.info("loaded dtype=%s determinism=%s products: %s", dtype, model.determinism, model.multiplier.about)
+    return model
 
 
 def _loaded(folder: Path, *, dtype: torch.dtype, device: str) -> Decoder:

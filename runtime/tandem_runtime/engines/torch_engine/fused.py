@@ -127,7 +127,7 @@ def _head_norms(weights: Mapping[str, nn.Parameter], name: str, config: DecoderC
 
 def _joined(weights: Sequence[nn.Parameter]) -> Tensor:
     """Weights [outputs, inputs] as one of [all outputs, inputs], of which they become views."""
-    whole = torch.cat([weight.detach() for weight in weights]).t().contiguous().t()
+    whole = torch.cat([weight.detach() for weight in weights])
     parts = torch.split(whole, [len(weight) for weight in weights])
     for weight, part in zip(weights, parts, strict=True):
         weight.data = part
