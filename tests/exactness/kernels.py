@@ -16,11 +16,12 @@ from pathlib import Path
 
 import torch
 from tests.exactness.certifying import BITWISE, Engine, Judge
-from tests.exactness.kernel_faults import FAULTS, SumsByCompany, planted, stock_kernels
+from tests.exactness.kernel_faults import BY_COMPANY, FAULTS, STOCK, nothing_padded, planted
 from tests.exactness.kernel_reference import PAIRS, Subject, from_folder, tiny
 
 from tandem_runtime.domain.certificate import Calibration, Certificate
 from tandem_runtime.engines.torch_engine.engine import DTYPES, TorchModel
+from tandem_runtime.engines.torch_engine.linear import Multiplier
 
 LONGEST_PROMPT = 64
 TEMPERATURES = (0.0, 1.0)
@@ -36,18 +37,20 @@ class Bench:
     tokens: int
 
     def shipped(self) -> TorchModel:
-        return self._made(TorchModel)
+        return self._made(None)
 
     def stock(self) -> TorchModel:
-        with stock_kernels():
-            return self._made(TorchModel)
+        with nothing_padded():
+            return self._made(STOCK)
 
     def by_company(self) -> TorchModel:
-        return self._made(SumsByCompany)
+        with nothing_padded():
+            return self._made(BY_COMPANY)
 
-    def _made(self, kind: type[TorchModel]) -> TorchModel:
+    def _made(self, multiplier: Multiplier | None) -> TorchModel:
         decoder = self.subject.decoder(self.dtype).to("cuda" if torch.cuda.is_available() else "cpu")
-        return kind(decoder, max_sessions=2, max_length=LONGEST_PROMPT + 2 * self.tokens)
+        length = LONGEST_PROMPT + 2 * self.tokens
+        return TorchModel(decoder, max_sessions=2, max_length=length, multiplier=multiplier)
 
 
 @dataclass(frozen=True)
