@@ -42,7 +42,7 @@ def folder() -> Path:
 def reference(folder: Path) -> Iterator[Any]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval().requires_grad_(False)
+    yield transformers_model(folder, torch.float32)
     torch.set_num_threads(before)
 
 
@@ -63,18 +63,24 @@ def logits_of(reference: Any, tokens: Sequence[int]) -> Logits:
 
 def greedy(model: TorchModel, prompt: Sequence[int]) -> tuple[list[int], Logits]:
     """The tokens chosen, and the logits after every token of the prompt and all of them but the last."""
-    tokens = list(prompt)
+    tokens: list[int] = list(prompt)
     rows: list[Logits] = []
+    start = 0
     with lent_blocks(model) as blocks:
         while len(tokens) < len(prompt) + NEW_TOKENS:
-            start = sum(map(len, rows))
             rows += model.forward([Row(blocks, start, tuple(tokens[start:]), len(tokens) - start)])
+            start = len(tokens)
             tokens.append(int(rows[-1][-1].argmax()))
     return tokens, np.concatenate(rows)
 
 
+def transformers_model(folder: Path, dtype: torch.dtype) -> Any:
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    return model.eval().requires_grad_(False)
+
+
 def test_chats_become_the_ids_that_transformers_gives(folder: Path) -> None:
-    theirs = AutoTokenizer.from_pretrained(folder)
+    theirs: Any = AutoTokenizer.from_pretrained(folder)
     expected = [
         tuple(theirs.apply_chat_template(chat(question), add_generation_prompt=True, return_dict=False))
         for question in QUESTIONS
@@ -94,7 +100,7 @@ def test_the_engine_in_fp32_says_what_transformers_says(folder: Path, reference:
 
 def test_the_decoder_in_bf16_is_no_further_off_than_transformers_in_bf16(folder: Path, reference: Any) -> None:
     """Both round, at other places. The engine's bits are those of its own whole texts, which other tests hold it to."""
-    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+    theirs = transformers_model(folder, torch.bfloat16)
     decoder = load_decoder(folder, dtype=torch.bfloat16)
     prompt = prompts(folder)[0]
     with torch.inference_mode():
