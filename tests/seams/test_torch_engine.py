@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from tandem_runtime.domain.blocks import BlockId, Table, root_key
+from tandem_runtime.domain.blocks import BlockId, Blocks, Table, root_key
 from tandem_runtime.domain.errors import ModelRefused, Overloaded
 from tandem_runtime.engines.torch_engine import engine
-from tandem_runtime.engines.torch_engine.cache import block_bytes, blocks_within
+from tandem_runtime.engines.torch_engine.cache import BLOCK_TOKENS, block_bytes, blocks_within
 from tandem_runtime.engines.torch_engine.engine import TorchModel, load_torch_model
 from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig, causal_attention
 from tandem_runtime.ports import Logits, Row
@@ -100,6 +100,7 @@ def test_logits_are_those_of_the_decoder_over_the_whole_sequence(key_heads: int)
 def test_a_row_has_the_same_bits_in_any_company_and_any_pieces(data: st.DataObject) -> None:
     """Sessions of their own lengths, stepped together in random pieces with random roll-backs, forks and evictions."""
     model = GROUPED
+    model.blocks = Blocks(model.blocks.count, block_tokens=BLOCK_TOKENS)  # that know nothing of earlier examples
     sequences = [tokens_of(seed, LENGTH) for seed in range(SLOTS)]
     tables = [Table(root_key(tenant="a", adapter=None)) for _ in sequences]
     try:
