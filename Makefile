@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 BENCHMARKS = $(basename $(notdir $(shell grep -l '^if __name__' benchmarks/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint types contracts domain check test demo demo-down bench proto chart exactness mutants
+.PHONY: help setup lint types contracts domain check outside inside test demo demo-down bench proto chart exactness mutants
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -39,8 +39,15 @@ check: $(STAMP) ## lint, types, import contracts and the pure tests: under two m
 	@$(MAKE) --no-print-directory --jobs=2 types domain lint contracts
 
 test: check controlplane ## every test this machine can run; says what it skips and why
+	@echo "==> tests without a cluster beside tests on one (about 7 minutes on 2 cores); each prints when it is done"
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target outside inside
+	$(BIN)/pytest -q tests/cluster/test_story.py
+
+outside: $(STAMP)
 	$(BIN)/pytest -q --numprocesses=2 --dist=loadfile tests/laws tests/seams tests/agreement tests/scenarios tests/exactness tests/mutants
-	$(BIN)/pytest -q tests/cluster
+
+inside: $(STAMP) controlplane
+	$(BIN)/pytest -q tests/cluster --ignore=tests/cluster/test_story.py
 
 exactness: $(STAMP) ## text never depends on speculation: laws by enumeration, 100,000 sequences, sampled laws (an hour on 2 cores)
 	$(BIN)/pytest -q -m exactness tests/laws

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -62,13 +63,19 @@ def _downloaded(scratch: Path) -> Path:
 
 def _converted(packed: Path, folder: Path) -> Path:
     config = AutoConfig.from_pretrained(packed.parent, gguf_file=packed.name)
-    model = AutoModelForCausalLM.from_config(config).to(torch.bfloat16)
-    read = load_gguf_checkpoint(str(packed), return_tensors=True, model_to_load=model, torch_dtype=torch.bfloat16)
+    models, read_gguf = _untyped(AutoModelForCausalLM), _untyped(load_gguf_checkpoint)
+    model = models.from_config(config).to(torch.bfloat16)
+    read = read_gguf(str(packed), return_tensors=True, model_to_load=model, torch_dtype=torch.bfloat16)
     absent, unknown = model.load_state_dict(read["tensors"], strict=False)
     assert (absent, unknown) == (["lm_head.weight"], []), "all but the head, which is the embedding, is in the file"
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(packed.parent, gguf_file=packed.name).save_pretrained(folder)
     return folder
+
+
+def _untyped(of_transformers: Any) -> Any:
+    """The library has no types for these."""
+    return of_transformers
 
 
 if __name__ == "__main__":

@@ -25,6 +25,10 @@ SIGNED: Mapping[str, str] = {"fieldManager": "tandem-operator"}
 REQUEST_SECONDS = 15.0
 """Longer than any healthy answer, shorter than the patience of an object that waits behind it."""
 
+PLAIN = "application/json"
+METADATA_ALONE = f"{PLAIN};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+"""Nodes are asked for so: of each we read name and labels, and it also lists every image that it holds."""
+
 UNTYPED = "failed to create typed patch object"
 """So the API server says, with status 500, that an applied object has an unknown field or a value of a wrong type."""
 
@@ -119,7 +123,8 @@ class KubeCluster:
 
     async def list(self, kind: Kind, namespace: str | None, *, labels: Mapping[str, str]) -> tuple[Json, ...]:
         query = {"labelSelector": ",".join(f"{key}={value}" for key, value in sorted(labels.items()))}
-        found = await self._request("GET", path_of(kind, namespace), query=query)
+        accept = METADATA_ALONE if kind is Kind.NODE else PLAIN
+        found = await self._request("GET", path_of(kind, namespace), query=query, accept=accept)
         items = found.get("items") or []
         assert isinstance(items, list)
         # A list names its kind once, for all of its items; alone, each would not say what it is.
@@ -173,13 +178,14 @@ class KubeCluster:
         *,
         query: Mapping[str, str] | None = None,
         body: Json | None = None,
-        content: str = "application/json",
+        content: str = PLAIN,
+        accept: str = PLAIN,
     ) -> Json:
         request = await self._api.param_serialize(
             method,
             path,
             query_params=list((query or {}).items()),
-            header_params={"Accept": "application/json", "Content-Type": content},
+            header_params={"Accept": accept, "Content-Type": content},
             body=body,
             auth_settings=["BearerToken"],
         )

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from tandem_operator.domain import record
 from tandem_operator.domain.errors import Forbidden
 from tandem_operator.domain.nested import held, items, mapping, number, text, texts
 from tandem_operator.domain.observed import (
@@ -25,7 +26,7 @@ from tandem_operator.domain.observed import (
 )
 from tandem_operator.domain.quantity import amount
 from tandem_operator.domain.revision import Role
-from tandem_operator.domain.samples import Document, Scrape, UnreadableDocument, read_document
+from tandem_operator.domain.samples import Document, Scrape
 from tandem_operator.domain.settings import OperatorTerms
 from tandem_operator.ports import Clock, Cluster, Json, Key, Kind, Telemetry
 
@@ -146,12 +147,12 @@ async def _scrape(pods: tuple[Pod, ...], bodies: Mapping[str, Json], telemetry: 
     return Scrape(now, {name: document for name, document in read.items() if document is not None})
 
 
-def _document(pod: str, answer: Json | None) -> Document | None:
+def _document(pod: str, answer: bytes | None) -> Document | None:
     if answer is None:
         return None
     try:
-        return read_document(answer)
-    except UnreadableDocument as error:
+        return record.read(Document, answer)
+    except record.RecordError as error:
         # Evidence of another version counts as no answer: it neither promotes nor fails anything.
         log.warning("evidence cannot be read pod=%s error=%s", pod, error)
         return None

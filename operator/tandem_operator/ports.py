@@ -52,7 +52,7 @@ class Cluster(Protocol):
         ...
 
     async def list(self, kind: Kind, namespace: str | None, *, labels: Mapping[str, str]) -> tuple[Json, ...]:
-        """All objects with these labels, in order of name."""
+        """All objects with these labels, in order of name; of nodes their metadata alone."""
         ...
 
     async def create(self, kind: Kind, body: Json) -> Json:
@@ -92,8 +92,8 @@ class Pressure:
 class Telemetry(Protocol):
     """What the running pods say of themselves."""
 
-    async def evidence(self, address: str) -> Json | None:
-        """`/internal/evidence` of the gateway at this pod IP; None: no answer within the deadline."""
+    async def evidence(self, address: str) -> bytes | None:
+        """`/internal/evidence` of the gateway at this pod IP, as it came; None: no answer within the deadline."""
         ...
 
     async def pressure(self, address: str) -> Pressure | None:

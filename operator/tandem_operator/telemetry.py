@@ -4,13 +4,13 @@ Refuses to know what the numbers mean. No answer within the deadline is None: ab
 """
 
 import asyncio
-import json
 import logging
 
 import aiohttp
 
+from tandem_operator.domain import record
 from tandem_operator.domain.templates import ADMIN_PORT
-from tandem_operator.ports import Json, Pressure
+from tandem_operator.ports import Pressure
 
 ANSWER_SECONDS = 3.0
 """Pods answer from memory; one that needs longer is in trouble, and the look does not wait for it."""
@@ -27,28 +27,27 @@ class PodTelemetry:
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
 
-    async def evidence(self, address: str) -> Json | None:
+    async def evidence(self, address: str) -> bytes | None:
         return await self._get(address, "evidence")
 
     async def pressure(self, address: str) -> Pressure | None:
-        found = await self._get(address, "memory")
-        match found:
-            case {"workingSetBytes": int(held), "kvBasisPoints": int(kv), "preempting": bool(preempting)}:
-                return Pressure(held, kv, preempting)
-            case _:
-                return None
+        answer = await self._get(address, "memory")
+        try:
+            return None if answer is None else record.read(Pressure, answer)
+        except record.RecordError as error:
+            log.warning("memory cannot be read pod=%s error=%s", address, error)
+            return None
 
-    async def _get(self, address: str, what: str) -> Json | None:
+    async def _get(self, address: str, what: str) -> bytes | None:
         host = f"[{address}]" if ":" in address else address
         url = f"http://{host}:{ADMIN_PORT}/internal/{what}"
         try:
             async with asyncio.timeout(ANSWER_SECONDS), self._session.get(url) as answer:
                 answer.raise_for_status()
-                found = json.loads(await _body(answer))
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, RecursionError) as error:
+                return await _body(answer)
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             log.warning("no answer pod=%s asked=%s error=%s", address, what, type(error).__name__)
             return None
-        return found if isinstance(found, dict) else None
 
 
 async def _body(answer: aiohttp.ClientResponse) -> bytes:

@@ -55,8 +55,9 @@ class ScriptedTelemetry:
     documents: dict[str, Json] = field(default_factory=dict)
     pressures: dict[str, Pressure] = field(default_factory=dict)
 
-    async def evidence(self, address: str) -> Json | None:
-        return self.documents.get(address)
+    async def evidence(self, address: str) -> bytes | None:
+        found = self.documents.get(address)
+        return None if found is None else json.dumps(found).encode()
 
     async def pressure(self, address: str) -> Pressure | None:
         return self.pressures.get(address)

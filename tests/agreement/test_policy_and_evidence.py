@@ -4,8 +4,9 @@ import json
 
 from tests.domain.simulated_world import QUICK, V2, Behaviour, installed, push
 
+from tandem_operator.domain import record
 from tandem_operator.domain.alerts import Intent, intents
-from tandem_operator.domain.samples import Arm, Replayed, read_document
+from tandem_operator.domain.samples import Arm, Document, Replayed
 from tandem_operator.domain.webhook import annotation, read_webhook
 from tandem_runtime.domain import evidence as gateway
 from tandem_runtime.domain.policy import RevisionName, RoleHash, parse_policy
@@ -43,7 +44,7 @@ def test_the_operator_reads_what_a_gateway_counts() -> None:
     ledger.add_decode(slot, ends_at=80.0, tokens=8, seconds=0.0914)
     admitted = {"targets": {"91ab02c4": 2}, "drafts": {"0be3fa77": 1}}
     written = ledger.document(wall=100.0, policy=12, admitted=admitted, serving=True)
-    read = read_document(json.loads(json.dumps(written)))
+    read = record.read(Document, json.dumps(written))
     assert (read.boot, read.policy, read.serving) == ("4be1", 12, True)
     assert (read.admitted.targets, read.admitted.drafts) == ({"91ab02c4": 2}, {"0be3fa77": 1})
     (counted,) = read.strata

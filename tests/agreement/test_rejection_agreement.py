@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -44,12 +44,16 @@ class Round:
 def of_reference(round: Round) -> Verified:
     rows = [list(map(float, row)) for row in round.rows]
     asked, offset = round.parameters, round.offset
-    if round.mode is Verification.COUPLED:
-        choices = Lazily(lambda at: sampling.coupled_choice(rows[at], asked, offset + at), len(rows))
-        return verification.verify_coupled(round.proposal.ids, choices)
-    q = [verification.law_of(row) for row in round.proposal.q or ()]
-    laws = Lazily(lambda at: sampling.distribution(rows[at], asked), len(rows))
-    return RULES[round.mode](round.proposal.ids, q, laws, verification.keyed_chance(asked, offset, len(q)))
+    ids, q = round.proposal.ids, [verification.law_of(row) for row in round.proposal.q or ()]
+
+    def judge(k: int) -> Verified:
+        if round.mode is Verification.COUPLED:
+            choices = Lazily(lambda at: sampling.coupled_choice(rows[at], asked, offset + at), k + 1)
+            return verification.verify_coupled(ids[:k], choices)
+        laws = Lazily(lambda at: sampling.distribution(rows[at], asked), k + 1)
+        return RULES[round.mode](ids[:k], q[:k], laws, verification.keyed_chance(asked, offset, k))
+
+    return verification.judged_to_the_last_law(ids, judge, lambda at: all(x < math.inf for x in rows[at]))
 
 
 class Lazily(Sequence):  # type: ignore[type-arg]  # holds whatever its maker gives
@@ -99,13 +103,15 @@ def sparse_rows(draw: st.DrawFn, *, vocab: int) -> SparseRow:
 
 
 def random_rows(seed: int, count: int, vocab: int) -> Logits:
-    """Rows with ties, wide and narrow ones, and forbidden tokens; none is forbidden whole. Drawn here and not number by
-    number, which would take most of the test's time."""
+    """Rows with ties, wide, narrow and level ones, and forbidden tokens; none is forbidden whole. Drawn here and not
+    number by number, which would take most of the test's time."""
     chance = np.random.default_rng(seed)
     wide, narrow = chance.uniform(-30, 30, (count, vocab)), chance.integers(-4, 5, (count, vocab)).astype(np.float64)
     rows = np.where(chance.random((count, 1)) < 0.5, wide, narrow)
     rows[chance.random((count, vocab)) < 0.2] = -math.inf
     rows[np.arange(count), chance.integers(0, vocab, count)] = 1.0
+    level = chance.random(count) < 0.3
+    rows[level] = chance.uniform(-1, 1, (int(level.sum()), vocab))
     return rows
 
 
@@ -119,9 +125,33 @@ def rounds(draw: st.DrawFn, *, mode: Verification, vocab: int) -> Round:
         choices = [sampling.coupled_choice(list(map(float, row)), asked, offset + at) for at, row in enumerate(rows)]
         ids: list[TokenId] = [draw(st.sampled_from([choice, 0, 1])) for choice in choices[:k]]
         return Round(rows, Proposal(tuple(ids)), asked, mode, offset)
-    q = [near(rows[at], asked) if draw(st.booleans()) else draw(sparse_rows(vocab=vocab)) for at in range(k)]
+    q = [draw(draft_rows(rows[at], asked)) for at in range(k)]
     ids = [draw(st.sampled_from(row.ids)) for row in q]
     return Round(rows, Proposal(tuple(ids), tuple(q)), asked, mode, offset)
+
+
+@st.composite
+def draft_rows(draw: st.DrawFn, row: Sequence[float], asked: SamplingParameters) -> SparseRow:
+    """What a draft may have drawn from: the target's law, something near it, or anything."""
+    match draw(st.sampled_from(["near", "skewed", "any"])):
+        case "near":
+            return near(row, asked)
+        case "skewed":
+            return skewed(row, asked, draw(st.integers(0, 2**32 - 1)))
+    return draw(sparse_rows(vocab=len(row)))
+
+
+def skewed(row: Sequence[float], asked: SamplingParameters, seed: int) -> SparseRow:
+    """The target's law without its filters, each weight changed by up to four times: much of it stands, much is
+    rejected, and what is left over for the token that follows depends on all of q."""
+    unfiltered = replace(asked, temperature=asked.temperature or 1.0, top_k=0, top_p=1.0, min_p=0.0)
+    law = sampling.distribution(list(map(float, row)), unfiltered)
+    factors = np.exp(np.random.default_rng(seed).uniform(-1.4, 1.4, len(law)))
+    weights = {token: mass * factor for (token, mass), factor in zip(law.items(), factors.tolist(), strict=True)}
+    total = sum(weights.values())
+    sent = {token: float(np.float32(weight / total)) for token, weight in weights.items()}
+    kept = {token: mass for token, mass in sent.items() if mass > 0}
+    return SparseRow(tuple(kept), tuple(kept.values()))
 
 
 def near(row: Sequence[float], asked: SamplingParameters) -> SparseRow:
@@ -158,10 +188,26 @@ def test_a_row_behind_a_token_that_cannot_stand_may_be_no_law(mode: Verification
     certain = tuple(SparseRow((token,), (1.0,)) for token in (2,))
     verdict = rejection.verify(rows, Proposal((2,), certain), asked, verification=mode, offset=0)
     assert (verdict.accepted, verdict.token in (0, 1)) == (0, True)
-    stands = Proposal((1,), (SparseRow((1,), (1.0,)),))
-    rows[0] = [-math.inf, 9.0, -math.inf]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("mode", list(Verification))
+@pytest.mark.parametrize("place", [1, 2, 3, 4])
+@pytest.mark.parametrize("lawless", [math.nan, math.inf, -math.inf])
+def test_a_row_without_a_law_ends_the_round_at_the_token_before(
+    mode: Verification, temperature: float, place: int, lawless: float
+) -> None:
+    """Plain decoding says the tokens before that place, then fails: by a round they come, and the next one fails."""
+    ids, forced = (1, 2, 0, 1), np.full((5, 3), -math.inf)
+    forced[np.arange(4), ids] = 9.0
+    forced[4] = 0.0
+    forced[place] = lawless
+    proposal = Proposal(ids, tuple(SparseRow((token,), (1.0,)) for token in ids))
+    asked = SamplingParameters(seed=1, temperature=temperature)
+    verdict = rejection.verify(forced, proposal, asked, verification=mode, offset=0)
+    assert verdict == Verified(place - 1, ids[place - 1])
     with pytest.raises(NotANumber):
-        rejection.verify(rows, stands, asked, verification=mode, offset=0)
+        rejection.verify(forced[place : place + 1], Proposal(), asked, verification=mode, offset=place)
 
 
 @pytest.mark.parametrize("mode", list(Verification))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 import pytest
@@ -56,6 +57,19 @@ def test_the_law_after_all_processors_is_the_reference_law(data: st.DataObject) 
     plain = sampling.distribution(row, given_parameters)
     assert fast.ids.tolist() == list(plain)
     assert fast.probabilities == pytest.approx(list(plain.values()), rel=1e-9)
+
+
+LEVEL = np.random.default_rng(5).uniform(-1, 1, 24).round(1).tolist()
+"""A row in which no token has most of the mass, so that every filter takes something from what the others left."""
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
+def test_every_filter_sees_what_the_ones_before_it_left(temperature: float) -> None:
+    for top_k, top_p, min_p in product((0, 1, 2, 5, 12, 24), (0.05, 0.3, 0.5, 0.8, 0.95, 1.0), (0.0, 0.3, 0.7, 1.0)):
+        asked = SamplingParameters(seed=0, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+        fast, plain = sampler.distribution(np.array(LEVEL), asked), sampling.distribution(LEVEL, asked)
+        assert fast.ids.tolist() == list(plain), asked
+        assert fast.probabilities == pytest.approx(list(plain.values()), rel=1e-9)
 
 
 @given(st.data(), st.integers(0, 1000))

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 CONTINUED = 50
 TOKENS = 32
-CLIENTS = 4
+CLIENTS = 12
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,9 +92,12 @@ RETURNS = [
     (replace(DISABLED, reason=SpeculationReason.DRAFT_UNAVAILABLE), {"draft_ready": False}, "Disabled"),
     (replace(DISABLED, reason=SpeculationReason.DRAFT_UNAVAILABLE), {"draft_ready": True}, "Probing"),
     (PROBING, {}, "Probing"),
-    (PROBING, {"acceptance": at(0.45), "requests": 49}, "Probing"),
-    (PROBING, {"acceptance": at(0.45), "requests": 50}, "Active"),
-    (PROBING, {"acceptance": at(0.39), "requests": 50}, "Disabled"),
+    (PROBING, {"acceptance": at(0.45, 0.02), "requests": 49}, "Probing"),
+    (PROBING, {"acceptance": at(0.45, 0.02), "requests": 50}, "Active"),
+    (PROBING, {"acceptance": at(0.39, 0.02), "requests": 50}, "Disabled"),
+    (PROBING, {"acceptance": at(0.75, 0.04), "requests": 20}, "Active"),  # clear by three standard errors
+    (PROBING, {"acceptance": at(0.15, 0.04), "requests": 20}, "Disabled"),
+    (PROBING, {"acceptance": Estimate(0.75, 0.0016, 15), "requests": 20}, "Probing"),  # of too few buckets to be sure
     (PROBING, {"acceptance": at(0.45), "requests": 50, "speedup": speed(1.0)}, "Disabled"),
     (PROBING, {"acceptance": at(0.45), "requests": 50, "speedup": speed(1.2)}, "Active"),
     (PROBING, {"memory_basis_points": 9500}, "Disabled"),

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import pytest
 
 from tandem_operator.domain.decision import CheckResult, CheckVerdict
-from tandem_operator.domain.evidence import ArmSums, Boot, Evidence, begin
+from tandem_operator.domain.evidence import ArmSums, Boot, Evidence, SharedSums, begin
 from tandem_operator.domain.health import CHECKS, Question, assess, worst
-from tandem_operator.domain.intervals import ERROR_RATIOS, SlotSums
+from tandem_operator.domain.intervals import ERROR_RATIOS, PairSums, SlotSums
 from tandem_operator.domain.samples import BUCKETS, Arm, Buckets, Replayed, Shadow, Stratum
 from tandem_operator.domain.spec import AcceptanceGate, Analysis, ErrorsGate, SpeedupGate
 
@@ -50,8 +50,8 @@ def with_acceptance(canary: Buckets | None, stable: Buckets | None, *, errors: t
 
 
 def with_slots(**slots: tuple[int, float]) -> Evidence:
-    """Arms by name (`on`, `off`, `stable`): count of slots and milliseconds per token."""
-    named = {"on": ("canary", Arm.ON), "off": ("t", Arm.OFF), "stable": ("stable", Arm.ON)}
+    """Arms by name (`on`, `off`): count of slots and milliseconds per token."""
+    named = {"on": ("canary", Arm.ON), "off": ("t", Arm.OFF)}
     held = []
     for name, (count, pace) in slots.items():
         sums = SlotSums()
@@ -59,6 +59,15 @@ def with_slots(**slots: tuple[int, float]) -> Evidence:
             sums = sums.plus(1000, round(1000 * pace * (0.97 if number % 2 else 1.03)))
         held.append(ArmSums(policy=1, of=named[name][0], arm=named[name][1], sums=sums))
     return replace(NOTHING, slots=tuple(held))
+
+
+def with_shared_slots(count: int, *, canary: float, stable: float) -> Evidence:
+    """Milliseconds per token of each in slots that both decoded in; they waver on their own."""
+    sums = PairSums()
+    for number in range(count):
+        wavers = (0.97 if number % 2 else 1.03, 0.97 if number % 3 else 1.03)
+        sums = sums.plus(*((1000, round(1000 * pace * by)) for pace, by in zip((stable, canary), wavers, strict=True)))
+    return replace(NOTHING, together=(SharedSums(policy=1, sums=sums),))
 
 
 def result(name: str, evidence: Evidence | None, rules: Analysis = RULES, **more: bool) -> CheckResult:
@@ -106,8 +115,15 @@ CASES = [
     ("speedup", with_slots(on=(20, 10), off=(20, 20)), CheckVerdict.PASS, "above the floor"),
     ("speedup", with_slots(on=(20, 20), off=(20, 20)), CheckVerdict.INCONCLUSIVE, "contains the floor"),
     ("speedup", with_slots(on=(20, 22), off=(20, 20)), CheckVerdict.FAIL, "below the floor"),
-    ("speedupDrop", with_slots(on=(30, 10), stable=(30, 10)), CheckVerdict.PASS, "not worse"),
-    ("speedupDrop", with_slots(on=(30, 12), stable=(30, 10)), CheckVerdict.FAIL, "worse than stable"),
+    ("speedupDrop", NOTHING, CheckVerdict.NO_DATA, "in which both revisions decoded"),
+    (
+        "speedupDrop",
+        with_shared_slots(7, canary=12, stable=10),
+        CheckVerdict.INCONCLUSIVE,
+        "needs 8 slots in which both",
+    ),
+    ("speedupDrop", with_shared_slots(30, canary=10, stable=10), CheckVerdict.PASS, "not worse"),
+    ("speedupDrop", with_shared_slots(30, canary=12, stable=10), CheckVerdict.FAIL, "worse than stable"),
     ("errors", NOTHING, CheckVerdict.NO_DATA, "no requests of both"),
     ("errors", with_acceptance(plain(500, 0.9, 1), plain(2000, 0.9, 1)), CheckVerdict.INCONCLUSIVE, "each needs 1000"),
     ("errors", with_acceptance(plain(1500, 0.9, 1), plain(2000, 0.9, 1)), CheckVerdict.PASS, "within"),

@@ -20,6 +20,7 @@ from tandem_runtime.domain.lookahead import (
     Tally,
     choose,
     conditional_acceptance,
+    hear,
     learn,
     predict,
 )
@@ -191,17 +192,21 @@ def test_engines_that_tell_no_seconds_are_judged_by_the_gateways_own() -> None:
     assert (costs.draft_token, costs.forward[2]) == (Mean(0.01, 1, 0.0), Mean(0.019, 1, 0.0))
 
 
-def rounds(lookahead: Lookahead, acceptance: float, count: int, seed: int, bounds: Bounds = WIDE) -> Iterator[int]:
-    """Play a session with costs 4 + 18 + 1 against 15 milliseconds; yields K by round."""
+def rounds(
+    lookahead: Lookahead, acceptance: float, count: int, seed: int, *, slowed: float = 1, now: float = 0
+) -> Iterator[int]:
+    """Play a session with costs 4 + 18 + 1 against 15 milliseconds, proposals `slowed` so much; yields K by round."""
     for number in range(count):
-        k = lookahead.choose(bounds, 16, 0.0)
+        k = lookahead.choose(WIDE, 16, now)
         accepted = 0
         while accepted < k and uniform_at(seed, number, Salt.ACCEPT, accepted) < acceptance:
             accepted += 1
-        seconds = {"forward_seconds": 0.018, "drafting_seconds": 0.004 * k, "seconds": 0.019 + 0.004 * k}
+        forward, drafting = 0.018 * slowed, 0.004 * k * slowed
+        seconds = {"forward_seconds": forward, "drafting_seconds": drafting, "seconds": 0.001 + forward + drafting}
         if k == 0:
             seconds = {"forward_seconds": 0.015, "seconds": 0.015}
-        lookahead.learn(a_round(k, accepted, **seconds), 0.0)
+        now += seconds["seconds"]
+        lookahead.learn(a_round(k, accepted, **seconds), now)
         yield k
 
 
@@ -217,6 +222,38 @@ def test_a_draft_that_turns_bad_is_switched_off_and_one_that_recovers_comes_back
     assert sum(k > 0 for k in bad[200:]) <= 40
     recovered = list(rounds(lookahead, 0.85, 1500, seed + 2))
     assert sum(k > 0 for k in recovered[-100:]) > 80
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_costs_of_a_busy_minute_do_not_keep_a_good_draft_off(seed: int) -> None:
+    lookahead = Lookahead(belief(0.85, o=1))
+    busy = list(rounds(lookahead, 0.85, 300, seed, slowed=4))
+    assert max(busy[200:]) <= 2
+    after = list(rounds(lookahead, 0.85, 1000, seed + 1, now=10))
+    assert sum(k > 0 for k in after[-100:]) > 80
+
+
+def test_a_k_that_was_tried_long_ago_hardly_bends_the_line_of_costs() -> None:
+    firm = belief(0.85)
+    line = {1: Mean(0.018, 20, 100.0), 2: Mean(0.018, 20, 100.0)}
+    fresh, stale = ({**line, 8: Mean(0.080, 20, at)} for at in (100.0, 0.0))
+    bent, straight = (
+        predict(replace(firm, k=None, costs=replace(firm.costs, forward=forward)), WIDE, 100.0)
+        for forward in (fresh, stale)
+    )
+    assert bent is not None
+    assert straight is not None
+    assert (bent.k, straight.k) == (1, 4)
+
+
+def test_a_shadow_score_teaches_what_as_many_rounds_of_one_token_would() -> None:
+    taught = Belief(tallies=(Tally(3.0, 9.0), Tally(0.0, 5.0)))
+    for bit in (1, 0) * 20:
+        taught = learn(taught, a_round(1, bit), 0.0)
+    heard = hear(Belief(tallies=(Tally(3.0, 9.0), Tally(0.0, 5.0))), matched=20, examined=40)
+    assert heard.tallies[0].chance(0.7) == pytest.approx(taught.tallies[0].chance(0.7), abs=0.02)
+    assert len(heard.tallies) == 1  # what lay deeper was not tried since
+    assert hear(heard, matched=0, examined=0) == heard
 
 
 def test_probes_back_off_to_one_in_64_rounds() -> None:

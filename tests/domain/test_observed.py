@@ -44,7 +44,7 @@ from tandem_operator.domain.settings import OperatorTerms
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 words = st.text(string.ascii_letters + string.digits + '-_./ µ"\\', max_size=12)
 moments = st.integers(0, 2**32).map(lambda seconds: record.EPOCH + timedelta(seconds=seconds, microseconds=seconds % 3))
-counts = st.integers(0, 2**60)
+counts = st.integers(0, 2**53 - 1)
 rows = st.tuples(counts, counts).map(lambda pair: pair * (BUCKETS // 2))
 leaves = st.none() | st.booleans() | counts | words
 plain = leaves | st.lists(leaves, max_size=2) | st.dictionaries(words, leaves, max_size=2)
@@ -61,8 +61,8 @@ strata = st.builds(
     policy=few,
     revision=words,
     requests=counts,
-    acceptance=st.none() | st.builds(Buckets, st.just((1,) * BUCKETS), rows, rows),
-    shadow=st.none() | st.builds(Shadow, rows, rows),
+    acceptance=st.none() | st.builds(Buckets, st.just((0,) * BUCKETS), rows, rows),
+    shadow=st.none() | rows.map(lambda row: Shadow(row, row)),
 )
 slots = st.builds(
     Slot,
@@ -172,14 +172,37 @@ def test_without_status_there_is_no_progress() -> None:
     assert read({}) is None
 
 
+LEAST = {
+    "now": "2026-03-01T12:00:00Z",
+    "resource": {"name": "chat", "namespace": "llm", "uid": "u", "generation": 1},
+    "terms": {"runtimeImage": "i", "accelerators": {}},
+}
+POD = {"name": "p", "uid": "u", "role": "target", "phase": "Running"}
+
+
+def test_what_a_recording_leaves_out_is_absent_and_what_a_newer_one_adds_is_ignored() -> None:
+    seen = load({**LEAST, "pods": [{**POD, "mood": "good"}], "weather": {"rain": 1}})
+    assert seen.pods == (Pod(name="p", uid="u", role=Role.TARGET, phase="Running"),)
+    assert (seen.children, seen.scrape, seen.nodes, seen.pods[0].role_hash) == ((), None, None, None)
+
+
 @pytest.mark.parametrize(
     ("recorded", "path"),
     [
         ({"now": "2026-03-01T12:00:00Z"}, r"\$\.resource"),
         ({"now": "yesterday", "resource": {}}, r"\$\.now"),
         ({"now": "2026-03-01T12:00:00", "resource": {}}, r"\$\.now"),
+        ({"now": "1772366400", "resource": {}}, r"\$\.now"),
+        ({"now": 1772366400, "resource": {}}, r"\$\.now"),
+        ({"now": "0001-01-01T00:00:00+23:59", "resource": {}}, r"\$\.now"),
         ([], r"\$: found"),
-        ({"now": "2026-03-01T12:00:00Z", "resource": {"name": 1}}, r"\$\.resource\.name: found 1, wanted a str"),
+        ("\ud800", r"\$: found"),
+        ({**LEAST, "pods": [{**POD, "role": "targets"}]}, r"\$\.pods\[0\]\.role: found 'targets'"),
+        ({**LEAST, "nodes": [{"name": "n", "labels": {"a": 1}}]}, r"\$\.nodes\[0\]\.labels\.a: found 1"),
+        (
+            {"now": "2026-03-01T12:00:00Z", "resource": {"name": 1}},
+            r"\$\.resource\.name: found 1; Input should be a valid string",
+        ),
     ],
 )
 def test_a_damaged_recording_names_the_place(recorded: object, path: str) -> None:

@@ -1,5 +1,6 @@
 """Numbers here were worked out by hand from the equations in `intervals`, not by running it."""
 
+import json
 import math
 import random
 from dataclasses import replace
@@ -10,14 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem_operator.domain import record
-from tandem_operator.domain.evidence import Evidence, add, begin, in_window, read, same_sums
+from tandem_operator.domain.evidence import Evidence, SharedSums, add, begin, in_window, read, same_sums
 from tandem_operator.domain.intervals import (
     Estimate,
+    PairSums,
     SlotSums,
     combine,
     difference,
     error_evidence,
     faster,
+    faster_together,
     half_width,
     log_e_value,
     log_time_per_token,
@@ -31,8 +34,6 @@ from tandem_operator.domain.samples import (
     Scrape,
     Slot,
     Stratum,
-    UnreadableDocument,
-    read_document,
 )
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -42,15 +43,17 @@ NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
-    ("error", "tau", "alpha", "expected"),
+    ("error", "units", "expected"),
     [
-        (0.01, 0.05, 0.01, 0.0360100),  # sqrt(1.04 x (9.21034 + 3.25810)) hundredths
-        (0.05, 0.05, 0.01, 0.2225251),  # sqrt(2 x (9.21034 + 0.69315)) / 20
-        (0.0, 0.05, 0.01, 0.0),
+        (0.01, 10**9, 0.0360100),  # sqrt(1.04 x (9.21034 + 3.25810)) hundredths: that of the normal mixture
+        (0.05, 10**9, 0.2225251),  # sqrt(2 x (9.21034 + 0.69315)) / 20
+        (0.01, 100, 0.0370745),  # q = 12.46844, k = 1/26: sqrt(99 x .132801 / (1 - 1.132801 / 26)) hundredths
+        (0.05, 12, math.inf),  # q / n = .825, and exp of it halved is above 1
+        (0.0, 8, 0.0),
     ],
 )
-def test_the_half_width_is_that_of_the_normal_mixture(error: float, tau: float, alpha: float, expected: float) -> None:
-    assert half_width(error, tau, alpha) == pytest.approx(expected, abs=1e-6)
+def test_the_half_width_is_that_of_the_mixture_over_t(error: float, units: int, expected: float) -> None:
+    assert half_width(Estimate(0.0, error**2, units), 0.05, 0.01) == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_ratio_of_two_buckets_has_the_variance_of_its_residuals() -> None:
@@ -92,6 +95,24 @@ def test_faster_is_positive_where_the_second_needs_less_time() -> None:
     assert found is not None
     assert found.value == pytest.approx(math.log(2))
     assert faster(off, {2: on[1]}) is None  # another stratum is no comparison
+
+
+def test_slots_of_both_are_compared_slot_by_slot() -> None:
+    """Both slow down together in every second slot: the ratio is 11 / 10 throughout, and nothing is left to chance."""
+    equal = PairSums().plus((100, 1100), (50, 500)).plus((100, 2200), (50, 1000)).plus((100, 1100), (50, 500))
+    found = faster_together([equal])
+    assert found is not None
+    assert found.value == pytest.approx(math.log(1.1))
+    assert (found.variance < 1e-11, found.units) == (True, 3)
+
+
+def test_the_variance_of_slots_of_both_is_that_of_their_differences() -> None:
+    held = PairSums().plus((100, 900), (100, 1000)).plus((100, 1100), (100, 1000))
+    found = faster_together([held])
+    assert found is not None
+    assert found.value == pytest.approx(0)
+    assert found.variance == pytest.approx((0.1**2 + 0.1**2) / (2 * 1))
+    assert faster_together([PairSums().plus((1, 1), (1, 1))]) is None
 
 
 def test_strata_are_combined_by_information() -> None:
@@ -141,7 +162,7 @@ def outcomes(seed: int, canary_mean: float, *, looks: int, alpha: float = 0.01) 
         trials = [sum(arms[name][1]) for name in arms]
         z = drop.value / math.sqrt(0.8 * 0.2 * sum(1 / trial for trial in trials))
         naive = naive or z < -2.326
-        h = half_width(drop.error, 0.05, alpha)
+        h = half_width(drop, 0.05, alpha)
         if drop.value + h < 0 and drop.value - h <= -0.05:
             return "Fail", naive
         if drop.value - h > -0.05:
@@ -245,6 +266,21 @@ def test_slots_are_added_over_gateways_and_folded_once() -> None:
     assert held.arm("t", Arm.OFF) == {5: SlotSums().plus(57, 570)}
 
 
+def test_stable_counts_where_the_canary_decoded_too() -> None:
+    first = int((NOW - record.EPOCH).total_seconds()) // 20
+    slots = (
+        slot("p", first, Arm.ON, 100),
+        slot("p", first, Arm.ON, 40, revision="stable"),
+        slot("q", first, Arm.ON, 30, revision="stable"),
+        slot("p", first + 1, Arm.OFF, 50),
+        slot("p", first + 1, Arm.OFF, 50, revision="stable"),
+    )
+    answers = Scrape(NOW + timedelta(seconds=90), {"a": Document(boot="x", policy=5, slots=slots)})
+    held = add(fresh(), answers, gateways=["a"], slot_seconds=20)
+    assert held.together == (SharedSums(policy=5, sums=PairSums().plus((40, 400), (100, 1000))),)
+    assert held.arm("stable", Arm.ON) == {}
+
+
 def test_a_slot_waits_for_every_gateway_but_not_for_ever() -> None:
     first = int((NOW - record.EPOCH).total_seconds()) // 20
     document = Document(boot="x", policy=5, slots=(slot("p", first, Arm.ON, 100),))
@@ -276,8 +312,8 @@ def test_an_error_rate_six_times_as_high_is_found_and_an_equal_one_is_not() -> N
 
 def test_saved_evidence_comes_back_equal() -> None:
     held = add(fresh(), scrape(30, a=("x", 10), b=("y", 20)), gateways=["a"], slot_seconds=20)
-    assert read(record.dump(held)) == held
-    assert read(None) is None
+    assert read(json.dumps(record.dump(held))) == held
+    assert read("") is None
 
 
 def test_a_window_counts_what_each_boot_added() -> None:
@@ -340,14 +376,12 @@ def test_a_document_is_read_as_the_contract_writes_it() -> None:
             }
         ],
     }
-    document = read_document(raw)
+    document = record.load(Document, raw)
     assert (document.boot, document.admitted.targets, document.strata[0].speculating) == ("4be1", {"91ab02c4": 2}, 870)
     assert document.slots[0].arm is Arm.ON
     young = replace(document.strata[0], acceptance=None)
-    assert (
-        read_document({**raw, "strata": [{"policy": 12, "revision": "b07d51ee"}]}).strata[0].acceptance
-        is young.acceptance
-    )
+    bare = record.load(Document, {**raw, "strata": [{"policy": 12, "revision": "b07d51ee"}]})
+    assert bare.strata[0].acceptance is young.acceptance
 
 
 @pytest.mark.parametrize(
@@ -360,5 +394,5 @@ def test_a_document_is_read_as_the_contract_writes_it() -> None:
     ],
 )
 def test_what_is_no_evidence_is_refused_with_its_path(raw: object) -> None:
-    with pytest.raises(UnreadableDocument, match=r"\$|buckets"):
-        read_document(raw)
+    with pytest.raises(record.RecordError, match=r"\$"):
+        record.load(Document, raw)

@@ -1,9 +1,11 @@
-"""Knows the command that proves drafter invariance at length: `make exactness`, or one group to reproduce a failure.
+"""Knows the command that proves drafter invariance at length: `make exactness`, or some groups of it.
 
-    python -m tests.exactness                         100,000 sequences on two processes
-    python -m tests.exactness --sequences 5000        fewer
-    python -m tests.exactness --group 17              one group, in this process
+    python -m tests.exactness                                  100,000 sequences on two processes
+    python -m tests.exactness --sequences 5000                 fewer
+    python -m tests.exactness --groups 0-781 --processes 1     half of them, on one core
+    python -m tests.exactness --groups 17                      one group, as a failure names it
 
+Progress says which groups are done, in order, so that a run that was stopped goes on with the next.
 Exits 1 and prints each differing sequence with its reproduction. Refuses to know what is proven.
 """
 
@@ -11,54 +13,77 @@ import argparse
 import asyncio
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 from tests.exactness.cases import MASTER_SEED, SEQUENCES_PER_GROUP, group_of
 from tests.exactness.invariance import Tally, prove
 
-PROCESSES = 2
-REPORT_EVERY_GROUPS = 50
+REPORT_EVERY_SECONDS = 30.0
 
 
 def proven(number: int) -> Tally:
     return asyncio.run(prove(group_of(number)))
 
 
-def _all(sequences: int, began: float) -> Tally:
-    tally, groups = Tally(), -(-sequences // SEQUENCES_PER_GROUP)
-    with ProcessPoolExecutor(PROCESSES) as pool:
-        for done, part in enumerate(pool.map(proven, range(groups), chunksize=4), start=1):
-            tally.add(part)
-            for mismatch in part.mismatches:
-                print(mismatch, flush=True)
-            if done % REPORT_EVERY_GROUPS == 0 or done == groups:
-                print(f"{done} of {groups} groups, {time.monotonic() - began:.0f} s: {_summary(tally)}", flush=True)
+def groups_of(text: str) -> range:
+    """`17` or `0-781`, both ends included."""
+    first, _, last = text.partition("-")
+    try:
+        groups = range(int(first), int(last or first) + 1)
+    except ValueError:
+        groups = range(0)
+    if not groups:
+        raise argparse.ArgumentTypeError(f"{text!r} names no groups; write a number, or FIRST-LAST such as 0-781")
+    return groups
+
+
+def _tallies(groups: range, processes: int) -> Iterator[Tally]:
+    """In the order of the groups."""
+    if processes == 1:
+        yield from map(proven, groups)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(proven, groups)
+
+
+def _all(groups: range, processes: int, began: float) -> Tally:
+    tally, reported = Tally(), began
+    for number, part in zip(groups, _tallies(groups, processes), strict=True):
+        tally.add(part)
+        for mismatch in part.mismatches:
+            print(mismatch, flush=True)
+        if time.monotonic() - reported >= REPORT_EVERY_SECONDS:
+            reported = time.monotonic()
+            print(f"groups {groups[0]}-{number} of {groups[-1]}, {reported - began:.0f} s: {_short(tally)}", flush=True)
     return tally
+
+
+def _short(tally: Tally) -> str:
+    return f"{tally.sequences} sequences, {len(tally.mismatches)} differ"
 
 
 def _summary(tally: Tally) -> str:
     return (
-        f"{tally.sequences} sequences, {tally.tokens} tokens in {tally.rounds} rounds, {tally.accepted} of "
-        f"{tally.proposed} proposed tokens accepted, {sum(tally.faults.values())} faults, {tally.by_reference} plain "
-        f"answers equal to the reference's, {len(tally.mismatches)} sequences differ"
+        f"{tally.tokens} tokens in {tally.rounds} rounds, {tally.accepted} of {tally.proposed} proposed tokens "
+        f"accepted, {tally.by_reference} plain answers equal to the reference's, {tally.cut_off} sequences cut off by "
+        f"their own rules, {sum(tally.faults.values())} faults: {tally.faults}"
     )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.exactness")
-    parser.add_argument("--sequences", type=int, default=100_000, help="how many, rounded up to whole groups")
-    parser.add_argument("--group", type=int, help="only this group, as a failure names it")
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--sequences", type=int, default=100_000, help="how many, rounded up to whole groups")
+    chosen.add_argument("--groups", type=groups_of, help="only these: a number, or FIRST-LAST with both included")
+    parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
-    print(f"master seed {MASTER_SEED}", flush=True)
+    groups = options.groups or range(max(1, -(-options.sequences // SEQUENCES_PER_GROUP)))
+    print(f"master seed {MASTER_SEED}, groups {groups[0]}-{groups[-1]}", flush=True)
     began = time.monotonic()
-    if options.group is None:
-        tally = _all(options.sequences, began)
-    else:
-        tally = proven(options.group)
-        for mismatch in tally.mismatches:
-            print(mismatch)
-        print(_summary(tally))
-    print(f"faults: {tally.faults}")
+    tally = _all(groups, options.processes, began)
+    print(_summary(tally))
+    print(f"{_short(tally)}, {time.monotonic() - began:.0f} s")
     return 1 if tally.mismatches else 0
 
 

@@ -47,7 +47,18 @@ SETTINGS: tuple[Setting, ...] = (
     lambda chance: {"allowed_tokens": tuple(sorted(chance.sample(range(VOCAB), 48)))},
     lambda chance: {"end_tokens": tuple(chance.sample(range(VOCAB), 12)), "min_tokens": chance.randrange(1, 20)},
 )
-"""Each processor is on in a fifth of all requests, whatever the others are."""
+"""Each processor is on in a fifth of all requests, whatever the others are. One request of each group has rules that
+leave no token in the end."""
+
+SAID_UNTIL_THE_END, ENDING = 24, 2
+
+
+def _rules_that_end(chance: Random) -> dict[str, Any]:
+    """A few tokens are allowed, and behind some of them none: the answer is cut off, within a proposal at times."""
+    allowed = sorted(chance.sample(range(VOCAB), SAID_UNTIL_THE_END))
+    last = chance.sample(allowed, ENDING)
+    return {"allowed_tokens": tuple(allowed), "bad_words": tuple((token, after) for token in last for after in allowed)}
+
 
 TEMPERATURES = (0.0, 0.3, 1.0, 1.5)
 
@@ -107,7 +118,7 @@ def group_of(number: int, *, master_seed: int = MASTER_SEED) -> Group:
         number=number,
         world=number % 2,
         chunk_tokens=chance.choice([8, 33, 256]),
-        questions=tuple(_question(chance) for _ in range(REQUESTS)),
+        questions=(*(_question(chance) for _ in range(REQUESTS - 1)), _question(chance, _rules_that_end)),
         twins=tuple(tuple(_twin(chance) for _ in range(TWINS)) for _ in range(REQUESTS)),
     )
 
@@ -132,11 +143,13 @@ def _exactly(k: int) -> Bounds:
     return Bounds(k, k, Mode.ALWAYS) if k else OFF
 
 
-def _question(chance: Random) -> Question:
+def _question(chance: Random, *always: Setting) -> Question:
     settings: dict[str, Any] = {}
     for setting in SETTINGS:
         if chance.random() < 1 / 5:
             settings |= setting(chance)
+    for setting in always:
+        settings |= setting(chance)
     return Question(
         prompt=tuple(chance.randrange(VOCAB) for _ in range(chance.choice([1, 2, 16, 17, 70]))),
         parameters=SamplingParameters(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 
+import pytest
 from tests.exactness.cases import Drafter, Group, Twin, bounds_over_time
 from tests.exactness.drafters import GuessingDraft, anything, echo, knowing, one_token
 from tests.exactness.faults import Trouble, TroubledDraft, TroubledTarget
@@ -20,9 +21,10 @@ from tests.exactness.loops import PATIENT, Answer, Question, Stage, answer_of, o
 from tests.exactness.texts import STRANGER, WORLDS, kin
 
 from tandem_runtime.domain.commands import Counts
+from tandem_runtime.domain.errors import NothingAdmitted
 from tandem_runtime.domain.processors import History, processed
 from tandem_runtime.domain.sampling import coupled_choice
-from tandem_runtime.domain.tokens import TokenId
+from tandem_runtime.domain.tokens import FinishReason, TokenId
 from tandem_runtime.driver import Engines
 from tandem_runtime.ports import DraftEngine, TargetEngine
 
@@ -41,7 +43,7 @@ class Mismatch:
 
     def __str__(self) -> str:
         return (
-            f"sequence differs from plain decoding; reproduce with:  python -m tests.exactness --group {self.group}\n"
+            f"sequence differs from plain decoding; reproduce with:  python -m tests.exactness --groups {self.group}\n"
             f"  {self.question}\n  {self.twin}\n  plain {self.plain}\n  found {self.found}"
         )
 
@@ -56,6 +58,8 @@ class Tally:
     proposed: int = 0
     accepted: int = 0
     by_reference: int = 0
+    cut_off: int = 0
+    """Sequences that ended because the request's own rules left no token."""
     faults: dict[str, int] = field(default_factory=dict)
     mismatches: list[Mismatch] = field(default_factory=list)
 
@@ -66,6 +70,7 @@ class Tally:
         self.proposed += other.proposed
         self.accepted += other.accepted
         self.by_reference += other.by_reference
+        self.cut_off += other.cut_off
         self.mismatches += other.mismatches
         self.count_faults(other.faults)
 
@@ -73,7 +78,10 @@ class Tally:
         for name, times in faults.items():
             self.faults[name] = self.faults.get(name, 0) + times
 
-    def count_answer(self, counts: Counts) -> None:
+    def count_answer(self, counts: Counts | None) -> None:
+        if counts is None:
+            self.cut_off += 1
+            return
         self.tokens += counts.completion_tokens
         self.rounds += counts.rounds
         self.proposed += counts.proposed
@@ -111,6 +119,10 @@ def _check_by_reference(group: Group, question: Question, answer: Answer) -> Non
         row = processed(row, asked, History(question.prompt, output))
         output.append(coupled_choice(row, asked.after_processors(), len(output)))
     assert list(answer.tokens[: len(output)]) == output, f"plain decoding of group {group.number} is wrong: {question}"
+    if not isinstance(answer.reason, FinishReason) and len(output) == len(answer.tokens):
+        row = WORLDS[group.world]((*question.prompt, *output)).tolist()
+        with pytest.raises(NothingAdmitted):
+            processed(row, asked, History(question.prompt, output))
 
 
 async def _plain(question: Question, name: str, stage: Stage) -> Answer:

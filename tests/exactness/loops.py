@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import count, repeat
 
 from tandem_runtime.domain.commands import Counts, Emit, Request
+from tandem_runtime.domain.errors import BadRequest, NothingAdmitted
 from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead, Mode
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.stopping import Endings
@@ -72,7 +73,8 @@ class Answer:
 
     tokens: tuple[TokenId, ...]
     text: str
-    reason: FinishReason
+    reason: FinishReason | str
+    """Why the answer ended; what the caller was told if the request's own rules left no token."""
     logprobs: tuple[TokenLogprob, ...]
 
 
@@ -133,8 +135,16 @@ def spelled(ids: Sequence[TokenId]) -> str:
     return "".join(f"{token} " for token in ids)
 
 
-async def answer_of(question: Question, name: str, engines: Engines, bounds: Iterator[Bounds]) -> tuple[Answer, Counts]:
-    """Ask, with the bounds of K taken from `bounds` round by round."""
+async def answer_of(
+    question: Question,
+    name: str,
+    engines: Engines,
+    bounds: Iterator[Bounds],
+    *,
+    refusal: type[BadRequest] = NothingAdmitted,
+) -> tuple[Answer, Counts | None]:
+    """Ask, with the bounds of K taken from `bounds` round by round. No counts come where the rules left no token, which
+    is told by a `refusal`."""
     request = Request(
         session=SessionId(name),
         prompt=question.prompt,
@@ -158,12 +168,15 @@ async def answer_of(question: Question, name: str, engines: Engines, bounds: Ite
     tokens: list[TokenId] = []
     logprobs: list[TokenLogprob] = []
     text = ""
-    async with aclosing(items) as stream:
-        async for item in stream:
-            if isinstance(item, Emit):
-                tokens += item.tokens
-                logprobs += item.logprobs or ()
-                text += item.text
-            else:
-                return Answer(tuple(tokens), text, item.reason, tuple(logprobs)), item.counts
+    try:
+        async with aclosing(items) as stream:
+            async for item in stream:
+                if isinstance(item, Emit):
+                    tokens += item.tokens
+                    logprobs += item.logprobs or ()
+                    text += item.text
+                else:
+                    return Answer(tuple(tokens), text, item.reason, tuple(logprobs)), item.counts
+    except refusal as refused:
+        return Answer(tuple(tokens), text, f"{refused.parameter}: {refused}", tuple(logprobs)), None
     raise AssertionError("the stream ended without a finish")

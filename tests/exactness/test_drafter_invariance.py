@@ -16,3 +16,4 @@ async def test_no_sequence_depends_on_speculation(number: int) -> None:
     assert not tally.mismatches, "\n".join(map(str, tally.mismatches[:3]))
     assert 0 < tally.accepted < tally.proposed
     assert sum(tally.faults.values()) > 10
+    assert tally.cut_off > 0

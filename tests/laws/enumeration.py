@@ -113,12 +113,13 @@ def probability(model: Model, ids: Prefix) -> Fraction:
 
 
 def continued(law: Mapping[Prefix, Fraction], model: Model, *, length: int) -> dict[Prefix, Fraction]:
-    """The law of the first `length` tokens when what came so far goes on by plain decoding."""
+    """The law of the first `length` tokens when what came so far goes on by plain decoding. Where the model has no law
+    the text ends, and is an outcome as it stands."""
     whole: dict[Prefix, Fraction] = defaultdict(Fraction)
     waiting = [(ids[:length], mass) for ids, mass in law.items()]
     while waiting:
         ids, mass = waiting.pop()
-        if len(ids) == length:
+        if len(ids) == length or not model(ids):
             whole[ids] += mass
             continue
         waiting += [((*ids, token), mass * Fraction(share)) for token, share in model(ids).items() if share]

@@ -12,7 +12,7 @@ from tests.laws.enumeration import Model, Numbers, Prefix, continued, law_of_pro
 
 from tandem_runtime.domain.sampling import Distribution, draw, filtered, rank
 from tandem_runtime.domain.tokens import SamplingParameters, TokenId
-from tandem_runtime.domain.verification import Chance, Verified
+from tandem_runtime.domain.verification import Chance, Verified, judged_to_the_last_law
 
 Rule: TypeAlias = Callable[[Sequence[TokenId], Sequence[Distribution], Sequence[Distribution], Chance], Verified]
 
@@ -47,7 +47,9 @@ def emitted(
     q = [draft(before + ids[:count]) for count in range(len(ids))]
     p = [target(before + ids[:count]) for count in range(len(ids) + 1)]
     chance = Chance(numbers.all_of("accept", offset), numbers.all_of("follow", offset))
-    verified = rule(ids, q, p, chance)
+    verified = judged_to_the_last_law(
+        ids, lambda count: rule(ids[:count], q[:count], p[: count + 1], chance), lambda count: bool(p[count])
+    )
     return (*ids[: verified.accepted], verified.token)
 
 
@@ -67,6 +69,11 @@ def accepted_on_average(rule: Rule, target: Model, draft: Model, *, k: int) -> F
 def model(*rows: Sequence[int]) -> Model:
     """`of_weights`, each law made once."""
     return cache(of_weights(*rows))
+
+
+def ending_after(raw: Model, *prefixes: Prefix) -> Model:
+    """`raw`, but after these prefixes, as rules of a request can do it, nothing may come."""
+    return cache(lambda prefix: {} if prefix in prefixes else raw(prefix))
 
 
 def processed(raw: Model, parameters: SamplingParameters) -> Model:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.laws.enumeration import Model, Numbers, Prefix, continued, law_of_process, plain_law
-from tests.laws.rounds import PROCESSORS, emitted_law, model
+from tests.laws.rounds import PROCESSORS, emitted_law, ending_after, model
 
 from tandem_runtime.domain.candidates import (
     Picked,
@@ -133,6 +133,11 @@ SHAPES = [(), (2,), (2, 1), (1, 2), (2, 2)]
 TREES = [
     pytest.param(model((1, 2), (3, 1)), model((2, 1), (1, 1)), id="two tokens"),
     pytest.param(model((1, 2), (0, 3)), model((3, 0), (1, 2)), id="zero mass"),
+    pytest.param(
+        ending_after(model((1, 2), (3, 1)), (0,), (1, 1)),
+        model((2, 1), (1, 1)),
+        id="a law that ends after some prefixes",
+    ),
 ]
 
 

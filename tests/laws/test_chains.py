@@ -13,6 +13,7 @@ from tests.laws.rounds import (
     accepted_on_average,
     emitted,
     emitted_law,
+    ending_after,
     model,
     processed,
     up_to_an_end,
@@ -35,6 +36,19 @@ PAIRS = [
     pytest.param(model((1, 2, 1), (2, 0, 2)), model((2, 2, 0)), 0, id="nothing proposed"),
     pytest.param(model((1, 0, 2, 1), (2, 1, 1, 0)), model((2, 1, 0, 1), (0, 1, 3, 0)), 3, id="four tokens"),
     pytest.param(model((5, 2), (1, 6), (3, 4)), model((1, 1), (6, 1)), 4, id="two tokens, K = 4"),
+    pytest.param(model((4, 1, 2), (1, 1, 3)), model((2, 0, 3), (4, 0, 1)), 2, id="a share that shows in a residual"),
+    pytest.param(
+        ending_after(model((1, 2, 3), (3, 1, 2)), (0,), (2, 1), (1, 0, 2)),
+        model((2, 2, 1), (1, 3, 1)),
+        3,
+        id="a law that ends after some prefixes",
+    ),
+    pytest.param(
+        ending_after(model((2, 3), (4, 1)), (0,), (1, 1), (1, 0, 0), (1, 0, 1)),
+        model((3, 2), (1, 3)),
+        4,
+        id="a law that always ends",
+    ),
 ]
 
 

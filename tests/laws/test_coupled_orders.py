@@ -7,8 +7,9 @@ from itertools import permutations, product
 import pytest
 from tests.laws.enumeration import Prefix
 
+from tandem_runtime.domain.errors import NothingAdmitted
 from tandem_runtime.domain.tokens import TokenId
-from tandem_runtime.domain.trees import Guesses, verify_coupled_tree
+from tandem_runtime.domain.trees import Guesses, Walked, verify_coupled_tree
 from tandem_runtime.domain.verification import verify_coupled
 
 Order = tuple[TokenId, ...]
@@ -94,6 +95,20 @@ def test_a_tree_that_holds_the_targets_choices_is_walked_to_its_end() -> None:
     deep = Guesses((4, 7), (Guesses(), Guesses((1, 2), (Guesses(), Guesses()))))
     walked = verify_coupled_tree(deep, lambda prefix: (7, 2, 5)[len(prefix)])
     assert (walked.path, walked.token) == ((7, 2), 5)
+
+
+def test_a_walk_ends_before_a_place_without_a_choice() -> None:
+    tree = Guesses((4, 7), (Guesses(), Guesses((1, 2), (Guesses(), Guesses((5,), (Guesses(),))))))
+
+    def choice(prefix: Prefix, *, length: int) -> TokenId:
+        if len(prefix) >= length:
+            raise NothingAdmitted("the rules leave no token here")
+        return (7, 2, 5)[len(prefix)]
+
+    assert verify_coupled_tree(tree, partial(choice, length=2)) == Walked((7,), 2)
+    assert verify_coupled_tree(tree, partial(choice, length=1)) == Walked((), 7)
+    with pytest.raises(NothingAdmitted):
+        verify_coupled_tree(tree, partial(choice, length=0))
 
 
 @pytest.mark.exactness

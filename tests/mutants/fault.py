@@ -14,10 +14,11 @@ EXACT = "tests/laws/test_chains.py::test_the_targets_law_is_emitted_exactly"
 VERDICTS = "tests/agreement/test_rejection_agreement.py::test_the_verdicts_of_a_ragged_batch_are_the_reference_verdicts"
 _SAMPLER = "tests/agreement/test_sampler_agreement.py"
 SAME_LAW = f"{_SAMPLER}::test_the_law_after_all_processors_is_the_reference_law"
+EVERY_FILTER = f"{_SAMPLER}::test_every_filter_sees_what_the_ones_before_it_left"
 SAME_CHOICE = f"{_SAMPLER}::test_the_coupled_choice_is_the_reference_choice"
 SENT_LAW = f"{_SAMPLER}::test_a_draft_draws_from_the_law_that_it_sends"
 
-PROOFS = (EXACT, VERDICTS, SAME_LAW, SAME_CHOICE, SENT_LAW, NOISE, INVARIANCE, SAMPLED, THROUGH_LOOPS)
+PROOFS = (EXACT, VERDICTS, SAME_LAW, EVERY_FILTER, SAME_CHOICE, SENT_LAW, NOISE, INVARIANCE, SAMPLED, THROUGH_LOOPS)
 """All that may kill a mutant: tests of identity and of laws, never a comparison with a recorded output."""
 
 

@@ -4,6 +4,7 @@ Refuses to know how they are planted and found. Sources: issues and pull request
 """
 
 from tests.mutants.fault import (
+    EVERY_FILTER,
     EXACT,
     IN_ROUNDS,
     INVARIANCE,
@@ -24,7 +25,7 @@ NAMED: tuple[Fault, ...] = (
         "return _followed(_residual(p, q), at, parameters, offset)",
         "return _followed(_residual(p, Law(q.ids, np.sqrt(q.probabilities))), at, parameters, offset)",
         "q before its temperature is subtracted, not the q that was drawn from (transformers 47932)",
-        (VERDICTS,),
+        (VERDICTS, ONE_BY_ONE, IN_ROUNDS),
     ),
     Fault(
         "recovered token from p instead of the residual",
@@ -113,7 +114,7 @@ NAMED: tuple[Fault, ...] = (
         "argmax at T > 0 in verify rows",
         "engines/rejection.py",
         "choices = coupled_choices(logits, parameters, offset)",
-        "choices = iter([int(row.argmax()) for row in logits]) if proposed else "
+        "choices = iter([int(row.argmax()) for row in logits]) if proposal.ids else "
         "coupled_choices(logits, parameters, offset)",
         "verify positions took the highest logit whatever the temperature (ROCm ATOM 2318)",
         (INVARIANCE,),
@@ -211,7 +212,7 @@ NAMED: tuple[Fault, ...] = (
         "one token too many accepted",
         "engines/rejection.py",
         "            return Verified(accepted, choice)\n",
-        "            return Verified(min(accepted + 1, len(proposed)), choice)\n",
+        "            return Verified(min(accepted + 1, len(proposal.ids)), choice)\n",
         "the first rejected token is kept",
         (INVARIANCE,),
     ),
@@ -262,7 +263,7 @@ NAMED: tuple[Fault, ...] = (
         "p, q = distribution(logits[at], parameters), _law_of(row)",
         "p, q = distribution(logits[at], __import__('dataclasses').replace(parameters, min_p=0.0)), _law_of(row)",
         "min-p held for the bonus token alone (vLLM 42744)",
-        (VERDICTS,),
+        (VERDICTS, IN_ROUNDS),
     ),
     Fault(
         "top-p of the whole mass behind top-k",
@@ -270,7 +271,23 @@ NAMED: tuple[Fault, ...] = (
         "total = weights[ranked].sum() if parameters.top_k else weights.sum()",
         "total = weights.sum()",
         "each filter sees what the one before it left, renormalised",
-        (SAME_LAW,),
+        (EVERY_FILTER, SAME_LAW),
+    ),
+    Fault(
+        "tokens lost before a place without a law",
+        "domain/verification.py",
+        "    except NO_LAW:\n        return Verified(lawful - 1, proposed[lawful - 1])\n",
+        "    except NO_LAW:\n        raise\n",
+        "a request whose own rules end it lost up to K tokens that plain decoding shows",
+        (EXACT, INVARIANCE),
+    ),
+    Fault(
+        "a proposal cut before the token that ends the law",
+        "domain/verification.py",
+        "        return judge(lawful)\n",
+        "        return judge(lawful - 1)\n",
+        "whether a drawn token is judged would depend on that token, so that those which end the text come too rarely",
+        (EXACT,),
     ),
     Fault(
         "stale penalties",

@@ -71,14 +71,17 @@ def text_of(ids: Sequence[TokenId]) -> str:
     return b"".join(TABLE[token] for token in ids).decode()
 
 
+@pytest.mark.parametrize(
+    "size", [24, pytest.param(100, marks=(pytest.mark.exactness, pytest.mark.timeout(0)), id="100, as handed")]
+)
 @pytest.mark.parametrize("verification", list(Verification))
 @pytest.mark.parametrize("bounds", [KS[1], KS[3], KS[4]], ids=str)
 async def test_constrained_answers_parse_whatever_the_draft_proposes(
-    bounds: Bounds, verification: Verification
+    bounds: Bounds, verification: Verification, size: int
 ) -> None:
     requests = [
         asks(constrained(seed, temperature=seed % 2), max_tokens=60, end_tokens=(END,), verification=verification)
-        for seed in range(24)
+        for seed in range(size)
     ]
     free = asks(constrained(1, temperature=0.0, grammar=None), max_tokens=60, end_tokens=(END,))
     plain, _ = await answers(PAIR, [*requests, free], OFF)
@@ -92,6 +95,7 @@ async def test_constrained_answers_parse_whatever_the_draft_proposes(
             assert answer.ids[-1] == END
         if seed % 2 == 0 or seed == len(requests) or verification is Verification.COUPLED:
             assert answer.ids == alone.ids
+    print(f"{len(requests)} constrained answers parse; {proposed} tokens were proposed")
     unconstrained = found[-1]
     assert isinstance(unconstrained, Answer)
     assert text_of(unconstrained.ids) == "}" * 60

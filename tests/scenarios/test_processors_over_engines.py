@@ -87,10 +87,10 @@ def asks(
 
 async def answers(pair: Pair, requests: Sequence[Request], bounds: Bounds) -> tuple[list[Answer | Exception], int]:
     """What each of the requests, served together, came to; and how many tokens were proposed."""
-    observer = Kept()
+    observer, room = Kept(), len(requests)
     with (
-        BatchedTarget(ScriptedModel(pair.target), pair.facts, clock=SystemClock()) as target,
-        BatchedDraft(ScriptedModel(pair.draft), pair.facts, clock=SystemClock()) as drafter,
+        BatchedTarget(ScriptedModel(pair.target, max_sessions=room), pair.facts, clock=SystemClock()) as target,
+        BatchedDraft(ScriptedModel(pair.draft, max_sessions=room), pair.facts, clock=SystemClock()) as drafter,
     ):
 
         async def nobody() -> TargetEngine:

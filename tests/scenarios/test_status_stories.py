@@ -7,6 +7,7 @@ NVIDIA Dynamo #3567 (C49).
 from tests.domain.simulated_world import BASE, QUICK, V2, Behaviour, World, changed, installed, push, settled
 from tests.scenarios.story_views import deployments, stage, weights
 
+from tandem_operator.domain.nested import text
 from tandem_operator.domain.progress import Stage
 from tandem_operator.domain.revision import revision_of
 from tandem_operator.domain.spec import parse
@@ -70,6 +71,14 @@ def test_c38_a_steady_object_writes_nothing_and_drift_at_most_ten_times() -> Non
         world.run(60)
     assert 2 <= world.status_writes - statuses <= 10
     assert [item["lastTransitionTime"] for item in world.status["conditions"]] == transitions  # type: ignore[attr-defined] # JSON
+
+
+def test_a_figure_that_is_new_is_shown_at_once_though_another_was_shown_within_the_minute() -> None:
+    world = World(changed(QUICK, speculation__control={"percent": 20, "slotSeconds": 20}))
+    world.rate = 5
+    world.run_until(
+        lambda seen: all(text(seen.status, "speculation", name) for name in ("acceptance", "speedup")), within=90
+    )
 
 
 def test_c38_a_canary_that_waits_for_traffic_writes_nothing() -> None:

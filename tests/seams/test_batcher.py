@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,13 +17,15 @@ from tandem_runtime.domain.tokens import (
     ProposeRound,
     RunRounds,
     SamplingParameters,
+    ScoreTokens,
     SessionId,
+    SparseRow,
     TokenId,
     Verification,
     VerifyRound,
 )
 from tandem_runtime.engines.draft_loop import BatchedDraft
-from tandem_runtime.engines.scripted import ScriptedModel, chain_logits
+from tandem_runtime.engines.scripted import Script, ScriptedModel, chain_logits
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.ports import Logits, Row
@@ -63,6 +66,11 @@ class WatchedModel(ScriptedModel):
         outputs = super().forward(rows)
         nothing = np.full((1, self.vocab_size), np.nan)
         return [np.repeat(nothing, len(out), 0) if bad else out for bad, out in zip(poisoned, outputs, strict=True)]
+
+
+def no_numbers_from(length: int) -> Script:
+    """The chain model, whose logits are no numbers behind a prefix of that length or more."""
+    return lambda prefix: chain_logits(prefix) if len(prefix) < length else [np.nan] * 7
 
 
 def opening(name: str, prompt: tuple[TokenId, ...] = (1,)) -> OpenSession:
@@ -194,6 +202,32 @@ async def test_nan_logits_fail_their_own_session_only() -> None:
             await bad
         assert (await first, (await good).token)[1] == 5
     assert [len(step) for step in model.steps] == [1, 2]
+
+
+@pytest.mark.parametrize("mode", list(Verification))
+async def test_a_row_without_a_law_ends_a_round_before_it(mode: Verification) -> None:
+    """Plain decoding says 5 3 and fails, whoever guesses what and how much."""
+    with BatchedTarget(ScriptedModel(no_numbers_from(3)), FACTS, clock=SystemClock()) as target:
+        await target.open(replace(opening("a"), verification=mode))
+        certain = tuple(SparseRow((token,), (1.0,)) for token in CHAIN_AFTER_1)
+        proposal = Proposal(CHAIN_AFTER_1, certain)
+        verdict = await target.verify(VerifyRound(SessionId("a"), LIFE, 0, 0, proposal))
+        with pytest.raises(NotANumber):
+            await target.verify(round_of("a", 1, 2))
+    assert (verdict.accepted, verdict.token) == (1, 3)
+
+
+@pytest.mark.parametrize("mode", list(Verification))
+async def test_a_draft_offers_what_it_drew_before_a_row_without_a_law(mode: Verification) -> None:
+    """Withheld because of where it led, a drawn token would come too rarely."""
+    with BatchedDraft(ScriptedModel(no_numbers_from(3)), FACTS, clock=SystemClock()) as draft:
+        await draft.open(replace(opening("a"), verification=mode))
+        offered = await draft.propose(propose_of("a", 5))
+        with pytest.raises(DraftLost):
+            await draft.propose(ProposeRound(SessionId("a"), LIFE, 0, (5, 3), 5))
+        scored = await draft.score(ScoreTokens(SessionId("a"), LIFE, 0, CHAIN_AFTER_1[:4]))
+    assert offered.ids == CHAIN_AFTER_1[:2]
+    assert scored == (True, True, False, False)
 
 
 async def test_every_failure_of_a_draft_is_a_lost_draft() -> None:

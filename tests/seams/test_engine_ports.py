@@ -453,6 +453,45 @@ async def test_a_bad_proposal_is_refused_and_the_session_goes_on(
     assert [verdict.token for verdict in (first, *rest)] == tokens
 
 
+@pytest.mark.parametrize("mode", list(Verification))
+@pytest.mark.parametrize("place", [1, 2, 5])
+async def test_where_the_rules_leave_no_token_a_round_ends_with_the_token_before(
+    pair: Pair, mode: Verification, place: int
+) -> None:
+    """As plain decoding does: it says so many tokens, and fails at that place."""
+    greedy = SamplingParameters(seed=5, temperature=0.0)
+    with target_of(pair.target()) as target:
+        tokens = await plain(target, opening("a", parameters=greedy), 8)
+        banned = tuple((*tokens[:place], after) for after in range(VOCAB))
+        request = opening("b", parameters=replace(greedy, bad_words=banned), verification=mode, logprobs=0)
+        assert await plain(target, request, place) == tokens[:place]
+        with pytest.raises(BadRequest, match="bad_words left no token"):
+            await target.verify(round_of(place, place, name="b"))
+        await target.open(request)
+        certain = tuple(SparseRow((token,), (1.0,)) for token in tokens)
+        verdict = await target.verify(round_of(0, 0, tokens, name="b", q=certain))
+        with pytest.raises(BadRequest, match="bad_words left no token") as refusal:
+            await target.verify(round_of(1, place, tokens[place:], name="b", q=certain[place:]))
+    assert (verdict.accepted, verdict.token) == (place - 1, tokens[place - 1])
+    assert len(verdict.logprobs or ()) == place
+    assert refusal.value.parameter == "bad_words"
+
+
+@pytest.mark.parametrize("mode", list(Verification))
+async def test_a_draft_offers_what_it_guessed_before_its_rules_left_no_token(pair: Pair, mode: Verification) -> None:
+    greedy = SamplingParameters(seed=5, temperature=0.0)
+    with draft_of(pair.draft()) as draft:
+        await draft.open(opening("a", parameters=greedy))
+        ids = (await draft.propose(propose_of(0, (), 6))).ids
+        banned = tuple((*ids[:4], after) for after in range(VOCAB))
+        await draft.open(opening("b", parameters=replace(greedy, bad_words=banned), verification=mode))
+        offered = await draft.propose(propose_of(0, (), 6, name="b"))
+        nothing = await draft.propose(propose_of(0, ids[:4], 6, name="b"))
+        bits = await draft.score(ScoreTokens(SessionId("b"), LIFE, 0, ids))
+    assert (offered.ids, nothing.ids) == (ids[:4], ())
+    assert bits[:5] == (True, True, True, True, False)
+
+
 async def test_what_is_told_of_the_engine_is_what_it_was_given(pair: Pair) -> None:
     model = pair.target()
     with target_of(model) as target:

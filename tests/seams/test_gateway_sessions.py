@@ -14,6 +14,7 @@ import pytest
 from tests.seams.gateway_peers import Running, always, running_gateway, until
 
 from tandem_runtime.domain.errors import TargetLost
+from tandem_runtime.domain.lookahead import conditional_acceptance
 from tandem_runtime.domain.policy import ControlPolicy, PairRevision, RevisionName, SpeculationPolicy, SpeculationState
 from tandem_runtime.domain.tokens import (
     Capabilities,
@@ -270,8 +271,10 @@ async def test_while_speculation_is_off_the_draft_scores_what_is_emitted() -> No
         reply = await running.plain(prompt="b", max_tokens=30, temperature=0)
         await running.gateway.shadow.settle()
         stratum = running.stratum()
+        believed = running.gateway.lookahead(running.gateway.in_force.policy.revisions[0]).belief  # type: ignore[union-attr]
         scoring.cancel()
     assert reply["speculation"]["proposed"] == 0
+    assert conditional_acceptance(believed, 2) == pytest.approx((2 / 3, 2 / 3), abs=0.03)
     assert sum(stratum["shadow"]["examined"]) == 30
     assert sum(stratum["shadow"]["matched"]) == 20  # wrong where the prefix length is a multiple of 3
     assert sum(stratum["acceptance"]["examined"]) == 0

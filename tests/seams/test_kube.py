@@ -121,6 +121,19 @@ async def test_the_items_of_a_list_say_what_they_are_and_come_in_order_of_name()
     assert api.asked[0][1] == "/apis/apps/v1/namespaces/llm/deployments?labelSelector=a%3D1,b%3D2"
 
 
+async def test_of_nodes_only_the_metadata_crosses_the_wire() -> None:
+    async with serving() as (api, cluster):
+        items = [{"metadata": {"name": "n", "labels": {"gpu": "L4"}}}]
+        api.reply = api.answer({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "items": items})
+        (found,) = await cluster.list(Kind.NODE, None, labels={})
+        await cluster.list(Kind.POD, "llm", labels={})
+    assert (found["kind"], found["metadata"]) == ("Node", items[0]["metadata"])
+    assert [headers["Accept"] for headers in api.headers] == [
+        "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+        "application/json",
+    ]
+
+
 # What refusals mean
 
 

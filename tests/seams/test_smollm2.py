@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.smollm2 import Unavailable, smollm2_folder
+from tests.seams.kv_tables import lent_blocks
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tandem_runtime.engines.torch_engine.engine import TorchModel, load_torch_model
+from tandem_runtime.engines.torch_engine.loading import load_decoder
+from tandem_runtime.engines.torch_engine.model import causal_attention
 from tandem_runtime.ports import Logits, Row
 from tandem_runtime.tokenizer import FolderTokenizer
 
@@ -23,8 +26,8 @@ QUESTIONS = (
 )
 NEW_TOKENS, LONGEST = 12, 128
 
-FP32_TOLERANCE = 2e-3
-"""Of logits that spread by 7 around their mean. Seen: 3e-4 through the cache, 0 for the decoder over the whole text."""
+FP32_TOLERANCE = 5e-4
+"""Of logits with a standard deviation of 7 to 8; seen: 8e-5."""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +42,7 @@ def folder() -> Path:
 def reference(folder: Path) -> Iterator[Any]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval().requires_grad_(False)
+    yield transformers_model(folder, torch.float32)
     torch.set_num_threads(before)
 
 
@@ -60,17 +63,24 @@ def logits_of(reference: Any, tokens: Sequence[int]) -> Logits:
 
 def greedy(model: TorchModel, prompt: Sequence[int]) -> tuple[list[int], Logits]:
     """The tokens chosen, and the logits after every token of the prompt and all of them but the last."""
-    slot, tokens, rows = model.allocate(), list(prompt), []
-    while len(tokens) < len(prompt) + NEW_TOKENS:
-        start = sum(map(len, rows))
-        rows += model.forward([Row(slot, start, tuple(tokens[start:]), len(tokens) - start)])
-        tokens.append(int(rows[-1][-1].argmax()))
-    model.release(slot)
+    tokens: list[int] = list(prompt)
+    rows: list[Logits] = []
+    start = 0
+    with lent_blocks(model) as blocks:
+        while len(tokens) < len(prompt) + NEW_TOKENS:
+            rows += model.forward([Row(blocks, start, tuple(tokens[start:]), len(tokens) - start)])
+            start = len(tokens)
+            tokens.append(int(rows[-1][-1].argmax()))
     return tokens, np.concatenate(rows)
 
 
+def transformers_model(folder: Path, dtype: torch.dtype) -> Any:
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    return model.eval().requires_grad_(False)
+
+
 def test_chats_become_the_ids_that_transformers_gives(folder: Path) -> None:
-    theirs = AutoTokenizer.from_pretrained(folder)
+    theirs: Any = AutoTokenizer.from_pretrained(folder)
     expected = [
         tuple(theirs.apply_chat_template(chat(question), add_generation_prompt=True, return_dict=False))
         for question in QUESTIONS
@@ -84,17 +94,17 @@ def test_the_engine_in_fp32_says_what_transformers_says(folder: Path, reference:
     for prompt in prompts(folder):
         tokens, rows = greedy(model, prompt)
         wanted = logits_of(reference, tokens[:-1])
-        print("FP32", np.abs(rows - wanted).max(), np.abs(rows - wanted).mean(), wanted.std())
         assert np.abs(rows - wanted).max() < FP32_TOLERANCE
         assert tokens[len(prompt) :] == wanted[len(prompt) - 1 :].argmax(-1).tolist()
 
 
-def test_the_engine_in_bf16_is_no_further_off_than_transformers_in_bf16(folder: Path, reference: Any) -> None:
-    model = load_torch_model(folder, dtype="bf16", threads=1, max_sessions=1, max_length=LONGEST)
-    rounded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
-    for prompt in prompts(folder):
-        tokens, rows = greedy(model, prompt)
-        wanted = logits_of(reference, tokens[:-1])
-        ours, theirs = np.abs(rows - wanted).mean(), np.abs(logits_of(rounded, tokens[:-1]) - wanted).mean()
-        print("BF16", ours, theirs, np.abs(rows - wanted).max())
-        assert ours < 1.25 * theirs
+def test_the_decoder_in_bf16_is_no_further_off_than_transformers_in_bf16(folder: Path, reference: Any) -> None:
+    """Both round, at other places. The engine's bits are those of its own whole texts, which other tests hold it to."""
+    theirs = transformers_model(folder, torch.bfloat16)
+    decoder = load_decoder(folder, dtype=torch.bfloat16)
+    prompt = prompts(folder)[0]
+    with torch.inference_mode():
+        rows = decoder(torch.tensor([prompt]), torch.arange(len(prompt)), causal_attention)[0].float().numpy()
+    wanted = logits_of(reference, prompt)
+    ours_off, theirs_off = np.abs(rows - wanted), np.abs(logits_of(theirs, prompt) - wanted)
+    assert ours_off.mean() < 1.25 * theirs_off.mean()

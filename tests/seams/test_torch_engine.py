@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 from tandem_runtime.domain.blocks import BlockId, Table, root_key
 from tandem_runtime.domain.errors import ModelRefused, Overloaded
+from tandem_runtime.engines.torch_engine import engine
 from tandem_runtime.engines.torch_engine.cache import block_bytes, blocks_within
 from tandem_runtime.engines.torch_engine.engine import TorchModel, load_torch_model
 from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig, causal_attention
@@ -173,6 +174,12 @@ def test_keys_and_values_take_the_budget_and_not_a_byte_more(dtype: torch.dtype,
     assert model.blocks.count == 19
 
 
+def test_a_model_of_a_single_block_is_served() -> None:
+    model = TorchModel(decoder_of(shape()), max_sessions=1, max_length=2)
+    [logits] = model.forward([Row((BlockId(0),), 0, (1, 2), 2)])
+    assert np.array_equal(logits, whole_logits(GROUPED, (1, 2)))
+
+
 def test_a_device_without_memory_is_overloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     model = TorchModel(decoder_of(shape()), max_sessions=1, max_length=LENGTH)
 
@@ -207,6 +214,15 @@ def test_bf16_computes_nearly_the_same(folder: Path) -> None:
     exact = whole_logits(GROUPED, tokens_of(1, 40))
     assert near.dtype == np.float32
     assert np.abs(near - exact).max() < 0.1 * np.abs(exact).max()
+
+
+def test_weights_that_memory_does_not_hold_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(engine, "load_decoder", exhausted)
+    with pytest.raises(ModelRefused, match=f"{folder}: .* has no memory for its weights as torch.float32"):
+        load_torch_model(folder, dtype="fp32", threads=1, max_sessions=1)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ nothing at all, and one that finds a revision which a rollback brought back find
 rollback within 24 hours is an alert's; after that somebody has to look.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -17,6 +16,7 @@ from datetime import datetime, timedelta
 from tandem_operator.domain import record
 from tandem_operator.domain.observed import MadeStableBy, StoredRevision
 from tandem_operator.domain.progress import AlertAction, AnsweredAlert, Progress
+from tandem_operator.domain.record import Moment
 from tandem_operator.domain.spec import AlertSelector, Rollback
 
 PREFIX = "alert.tandem.dev/"
@@ -30,7 +30,7 @@ class Intent:
     """A firing alert that named this object: `revision` is its label, "" where it has none."""
 
     name: str
-    starts_at: datetime
+    starts_at: Moment
     revision: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
 
@@ -51,8 +51,8 @@ def intents(annotations: Mapping[str, str]) -> Mapping[str, Intent | None]:
 
 def _read(text: str) -> Intent | None:
     try:
-        return record.load(Intent, json.loads(text))
-    except ValueError:
+        return record.read(Intent, text)
+    except record.RecordError:
         return None
 
 

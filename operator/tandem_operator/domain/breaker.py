@@ -10,8 +10,9 @@ TRANSITIONS is the whole machine, and the docs draw it from there:
 - *Disabled*: K = 0; the draft scores a sample of what the target emits. After the cool-down it is tried again, unless
   that shadow estimate says that it would not pay. The cool-down doubles with each failed return, up to 8 times its
   length.
-- *Probing*: one slot in five speculates. Enough evidence above the high marks leads back to Active, anything else to
-  Disabled. High and low marks lie apart, so that a value between them changes nothing (hysteresis).
+- *Probing*: one slot in five speculates. Acceptance above the high mark leads back to Active, anything else to
+  Disabled: at once where it is clear by three standard errors, else with enough requests. High and low marks lie apart,
+  so that a value between them changes nothing (hysteresis).
 - *Off*: by command, by mode, without a usable draft, or after too many flips within a day. A command `on` or a new
   revision starts afresh.
 
@@ -33,6 +34,8 @@ LONGEST_COOLDOWN = 8
 """The cool-down grows to this many times its length."""
 SURE = 3.0
 """Standard errors by which an estimate must lie below a mark."""
+FEWEST_PROBED = 16
+"""Below this many filled buckets a standard error is not to be trusted."""
 HARDLY_SPECULATING = 0.1
 """Below this share of rounds with K > 0 the runtime has given up by itself."""
 
@@ -242,13 +245,13 @@ def released(breaker: Breaker, marks: AutoDisable, now: datetime) -> bool:
 
 
 def _from_probing(breaker: Breaker, facts: Facts) -> tuple[Turn, Cause] | None:
-    """Enough requests decide; so does a draft or memory that goes bad meanwhile."""
+    """Clear evidence or enough requests decide; so does a draft or memory that goes bad meanwhile."""
     worse = _draft_lost(breaker, facts) or _memory(breaker, facts)
     if worse is not None:
         return (Turn.DOES_NOT_PAY, worse)
-    if facts.acceptance is None or facts.requests < facts.marks.min_requests:
-        return None
     mark = facts.marks.acceptance.enable_above_basis_points / 10_000
+    if facts.acceptance is None or not (facts.requests >= facts.marks.min_requests or _clear(facts.acceptance, mark)):
+        return None
     gain = math.log(facts.marks.speedup.enable_above_basis_points / 10_000)
     note = f"acceptance {_plus_minus(facts.acceptance)} over {facts.requests} requests, mark {mark:.2f}"
     if facts.acceptance.value < mark:
@@ -257,6 +260,10 @@ def _from_probing(breaker: Breaker, facts: Facts) -> tuple[Turn, Cause] | None:
         note = f"{note}; speed-up {math.exp(facts.speedup.value):.2f}, mark {math.exp(gain):.2f}"
         return (Turn.DOES_NOT_PAY, (SpeculationReason.NO_BETTER, note))
     return (Turn.PAYS, (SpeculationReason.PAYS_OFF, note))
+
+
+def _clear(known: Estimate, mark: float) -> bool:
+    return known.units >= FEWEST_PROBED and abs(known.value - mark) > SURE * known.error
 
 
 def _from_off(breaker: Breaker, facts: Facts) -> tuple[Turn, Cause] | None:

@@ -261,24 +261,28 @@ def _figures(at: Situation, weights: tuple[Share, ...]) -> Mapping[str, Figures]
 
 
 def _moved_enough(at: Situation, figures: Mapping[str, Figures]) -> bool:
-    """Whether live figures are worth a write: one is new or moved by two points, and the last write is a minute old.
+    """Whether live figures are worth a write: one is new, or moved by two points and the last write is a minute old.
 
     A figure that wobbles within its own error has not moved: 0.70 +- 0.01 after 0.73 is the same figure.
     """
     status, last = at.seen.resource.status, at.seen.progress.figures_at
     known = figures.get(at.stable_name)
-    if known is None or (last is not None and at.seen.now - last < BETWEEN_FIGURES):
+    if known is None:
         return False
+    shown = {name: text(status, "speculation", name) for name in ("acceptance", "speedup")}
     if text(status, "stableRevision") != at.stable_name:
-        return known.acceptance is not None or known.speedup is not None
-    pairs = (("acceptance", known.acceptance, known.acceptance_error), ("speedup", known.speedup, known.speedup_error))
-    return any(_moved(text(status, "speculation", name), value, error) for name, value, error in pairs)
+        shown = dict.fromkeys(shown, "")  # those are of another revision
+    values = {"acceptance": known.acceptance, "speedup": known.speedup}
+    if any(values[name] is not None and not shown[name] for name in shown):
+        return True
+    if last is not None and at.seen.now - last < BETWEEN_FIGURES:
+        return False
+    errors = {"acceptance": known.acceptance_error, "speedup": known.speedup_error}
+    return any(_moved(shown[name], values[name], errors[name]) for name in shown)
 
 
 def _moved(shown: str, value: float | None, error: float) -> bool:
-    if value is None:
-        return False
-    return not shown or abs(value - float(shown)) >= max(TWO_POINTS, WOBBLE * error)
+    return value is not None and abs(value - float(shown)) >= max(TWO_POINTS, WOBBLE * error)
 
 
 def _look_again(at: Situation, course: Course) -> int:

@@ -6,7 +6,8 @@ A gateway's sums belong to a boot and only grow, so the evidence of a boot is it
 over boots; a look that is repeated, or an operator that restarts, changes nothing. A boot has *ended* when its pod is
 gone or reports another boot; its last sums go into `ended`, once. Closed slots are listed by gateways for an hour only,
 so they are added over gateways by (pod, slot, revision) and folded into sums up to a moment, `slots_until`. In an off
-slot nobody speculates, so its unit is (pod, slot) over all revisions, kept under the target's hash.
+slot nobody speculates, so its unit is (pod, slot) over all revisions, kept under the target's hash. Stable's on slots
+count where the canary decoded too (`together`), so that both are seen over the same time.
 
 All this lies in one document, the ConfigMap `<name>-evidence`. It is saved before a decision rests on it, and verdicts
 are made from the saved document alone.
@@ -18,10 +19,25 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from operator import add as sum_of
 from operator import sub as difference_of
+from typing import Annotated
+
+from pydantic import Field
 
 from tandem_operator.domain import record
-from tandem_operator.domain.intervals import ERROR_RATIOS, SlotSums, error_evidence
-from tandem_operator.domain.samples import Arm, Buckets, Document, Replayed, Scrape, Shadow, Slot, Stratum, has_grown
+from tandem_operator.domain.intervals import ERROR_RATIOS, PairSums, SlotSums, error_evidence
+from tandem_operator.domain.record import Moment
+from tandem_operator.domain.samples import (
+    Arm,
+    Buckets,
+    Document,
+    Replayed,
+    Scrape,
+    Shadow,
+    Slot,
+    Stratum,
+    Sums,
+    has_grown,
+)
 
 SETTLING = timedelta(seconds=15)
 """After its end a slot is left alone this long, until every gateway has closed it."""
@@ -48,6 +64,17 @@ class ArmSums:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharedSums:
+    """Slots of one stratum in which stable and the canary decoded, in the arm on; stable's come first."""
+
+    policy: int
+    sums: PairSums
+
+
+LogRatios = Annotated[tuple[float, ...], Field(min_length=len(ERROR_RATIOS), max_length=len(ERROR_RATIOS))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """All that is known of one canary against one stable, from the policy `since` on; `at` is when it was last added
     to.
@@ -58,17 +85,19 @@ class Evidence:
     canary: str
     stable: str
     since: int
-    at: datetime
+    at: Moment
     ended: tuple[Stratum, ...] = ()
     boots: Mapping[str, Boot] = field(default_factory=dict)
     slots: tuple[ArmSums, ...] = ()
-    slots_until: datetime
-    errors: tuple[float, ...] = (0.0,) * len(ERROR_RATIOS)
+    together: tuple[SharedSums, ...] = ()
+    slots_until: Moment
+    errors: LogRatios = (0.0,) * len(ERROR_RATIOS)
 
     def strata(self, revision: str) -> Mapping[int, Stratum]:
         """The sums of a revision by policy number, over all boots."""
         boots = (stratum for boot in self.boots.values() for stratum in boot.strata)
-        return {total.policy: total for total in _totals((*self.ended, *boots)) if total.revision == revision}
+        known = (stratum for stratum in (*self.ended, *boots) if stratum.revision == revision)
+        return {total.policy: total for total in _totals(known)}
 
     def arm(self, of: str, arm: Arm) -> Mapping[int, SlotSums]:
         """The slots of a revision (arm on) or a target hash (arm off) by policy number."""
@@ -80,10 +109,10 @@ def begin(canary: str, stable: str, *, since: int, now: datetime) -> Evidence:
     return Evidence(canary=canary, stable=stable, since=since, at=now, slots_until=now)
 
 
-def read(saved: object) -> Evidence | None:
+def read(saved: str) -> Evidence | None:
     """The saved document; None where none was saved or somebody broke it: the canary then gathers anew."""
     try:
-        return None if saved is None else record.load(Evidence, saved)
+        return record.read(Evidence, saved) if saved else None
     except record.RecordError:
         return None
 
@@ -157,11 +186,37 @@ def _close_slots(evidence: Evidence, scrape: Scrape, present: frozenset[str], le
     listed = (slot for document in scrape.documents.values() for slot in document.slots)
     after, to = _seconds(evidence.slots_until), _seconds(until)
     due = [slot for slot in listed if after < _end(slot, length) <= to and slot.policy >= evidence.since]
+    return replace(evidence, slots=_by_arm(evidence, due), together=_by_both(evidence, due), slots_until=until)
+
+
+def _by_arm(evidence: Evidence, due: Iterable[Slot]) -> tuple[ArmSums, ...]:
+    """The canary's on slots, and everybody's off slots."""
     sums = {(held.policy, held.of, held.arm): held.sums for held in evidence.slots}
     for key, tokens, milliseconds in units(due):
-        sums[key] = sums.get(key, SlotSums()).plus(tokens, milliseconds)
-    slots = tuple(ArmSums(policy=key[0], of=key[1], arm=key[2], sums=sums[key]) for key in sorted(sums))
-    return replace(evidence, slots=slots, slots_until=until)
+        if key[2] is Arm.OFF or key[1] == evidence.canary:
+            sums[key] = sums.get(key, SlotSums()).plus(tokens, milliseconds)
+    return tuple(ArmSums(policy=key[0], of=key[1], arm=key[2], sums=sums[key]) for key in sorted(sums))
+
+
+def _by_both(evidence: Evidence, due: Iterable[Slot]) -> tuple[SharedSums, ...]:
+    sums = {held.policy: held.sums for held in evidence.together}
+    on = sorted((slot for slot in due if slot.arm is Arm.ON), key=_place)
+    for (policy, _, _), group in groupby(on, key=_place):
+        members = list(group)
+        stable, canary = (_decoded(members, revision) for revision in (evidence.stable, evidence.canary))
+        if all(stable) and all(canary):
+            sums[policy] = sums.get(policy, PairSums()).plus(stable, canary)
+    return tuple(SharedSums(policy=policy, sums=sums[policy]) for policy in sorted(sums))
+
+
+def _place(slot: Slot) -> tuple[int, str, int]:
+    return (slot.policy, slot.pod, slot.slot)
+
+
+def _decoded(slots: Iterable[Slot], revision: str) -> tuple[int, int]:
+    """Tokens and milliseconds of a revision, over gateways."""
+    own = [slot for slot in slots if slot.revision == revision]
+    return sum(slot.tokens for slot in own), sum(slot.milliseconds for slot in own)
 
 
 def _end(slot: Slot, length: timedelta) -> float:
@@ -219,40 +274,25 @@ def _merge(left: Stratum, right: Stratum, with_: Callable[[int, int], int]) -> S
         speculating=with_(left.speculating, right.speculating),
         proposed=with_(left.proposed, right.proposed),
         emitted=with_(left.emitted, right.emitted),
-        acceptance=_merge_acceptance(left.acceptance, right.acceptance, with_),
-        shadow=_merge_shadow(left.shadow, right.shadow, with_),
+        acceptance=_merge_rows(Buckets, left.acceptance, right.acceptance, with_),
+        shadow=_merge_rows(Shadow, left.shadow, right.shadow, with_),
         exactness=_merge_replayed(left.exactness, right.exactness, with_),
     )
 
 
-def _merge_acceptance(left: Buckets | None, right: Buckets | None, with_: Callable[[int, int], int]) -> Buckets | None:
-    """Sums that one side does not have yet are nothing to add, and absent only where both lack them."""
-    if left is None and right is None:
-        return None
-    one, other = left or Buckets(), right or Buckets()
-    return Buckets(
-        accepted=_rows(one.accepted, other.accepted, with_),
-        examined=_rows(one.examined, other.examined, with_),
-        requests=_rows(one.requests, other.requests, with_),
-    )
-
-
-def _merge_shadow(left: Shadow | None, right: Shadow | None, with_: Callable[[int, int], int]) -> Shadow | None:
-    if left is None and right is None:
-        return None
-    one, other = left or Shadow(), right or Shadow()
-    return Shadow(matched=_rows(one.matched, other.matched, with_), examined=_rows(one.examined, other.examined, with_))
+def _merge_rows(
+    kind: type[Sums], left: Sums | None, right: Sums | None, with_: Callable[[int, int], int]
+) -> Sums | None:
+    """Sums that one side does not have yet are nothing to add or to take away."""
+    if left is None or right is None:
+        return left or right
+    return kind(*(tuple(map(with_, one, other)) for one, other in zip(left.rows, right.rows, strict=True)))
 
 
 def _merge_replayed(left: Replayed | None, right: Replayed | None, with_: Callable[[int, int], int]) -> Replayed | None:
-    if left is None and right is None:
-        return None
-    one, other = left or Replayed(), right or Replayed()
-    return Replayed(with_(one.equal, other.equal), with_(one.different, other.different))
-
-
-def _rows(left: tuple[int, ...], right: tuple[int, ...], with_: Callable[[int, int], int]) -> tuple[int, ...]:
-    return tuple(map(with_, left, right))
+    if left is None or right is None:
+        return left or right
+    return Replayed(with_(left.equal, right.equal), with_(left.different, right.different))
 
 
 def total_of(strata: Iterable[Stratum]) -> Stratum | None:
@@ -272,6 +312,8 @@ def in_window(now: Scrape, baseline: Scrape | None, revision: str) -> Stratum | 
     for document in now.documents.values():
         known = _by_policy(earlier.get(document.boot), revision)
         for policy, stratum in _by_policy(document, revision).items():
+            if known.get(policy) == stratum:
+                continue  # most policies are over, and their sums stand still
             continued = policy in known and has_grown(known[policy], stratum)
             parts.append(minus(stratum, known[policy]) if continued else stratum)
     return total_of(parts)

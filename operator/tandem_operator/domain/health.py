@@ -25,6 +25,7 @@ from tandem_operator.domain.intervals import (
     combine,
     difference,
     faster,
+    faster_together,
     half_width,
     log_e_value,
     ratio,
@@ -111,7 +112,7 @@ def _acceptance_floor(question: Question, evidence: Evidence) -> CheckResult:
         return _with(draft, CheckVerdict.NO_DATA, known.missing)
     if known.short or estimate is None:
         return _with(draft, CheckVerdict.INCONCLUSIVE, known.short or known.unfilled, value=known.pooled)
-    h = half_width(estimate.error, known.scale, question.alpha)
+    h = half_width(estimate, known.scale, question.alpha)
     if estimate.value + h < floor:
         return _decided(draft, CheckVerdict.FAIL, estimate, h, "the whole interval lies below the floor")
     if estimate.value - h >= floor:
@@ -134,7 +135,7 @@ def _acceptance_drop(question: Question, evidence: Evidence) -> CheckResult:
     estimate = combine(difference(known.canary[policy], known.stable[policy]) for policy in sorted(shared))
     if known.short or known.short_stable or estimate is None:
         return _with(draft, CheckVerdict.INCONCLUSIVE, known.short or known.short_stable or known.unfilled)
-    return _judge_drop(draft, estimate, margin, half_width(estimate.error, known.scale, question.alpha))
+    return _judge_drop(draft, estimate, margin, half_width(estimate, known.scale, question.alpha))
 
 
 def _judge_drop(draft: CheckResult, estimate: Estimate, margin: float, h: float) -> CheckResult:
@@ -217,9 +218,12 @@ def _speedup_floor(question: Question, evidence: Evidence) -> CheckResult:
         name="speedup", verdict=CheckVerdict.NO_DATA, threshold=f">= {floor:.3f}", samples=_slots(on, off, "on", "off")
     )
     estimate = faster(off, on)
-    if estimate is None or _short_of_slots(question, on, off):
-        return _too_few_slots(draft, question, estimate, on, off)
-    h = half_width(estimate.error, SPEEDUP_SCALE, question.alpha)
+    fewest = question.analysis.min_slots
+    if not on and not off:
+        return _with(draft, CheckVerdict.NO_DATA, "the gateways hold no closed slots of this canary yet")
+    if estimate is None or min(_count(on), _count(off)) < fewest:
+        return _too_few_slots(draft, estimate, f"needs {fewest} slots of each side within one policy")
+    h = half_width(estimate, SPEEDUP_SCALE, question.alpha)
     if estimate.value + h < math.log(floor):
         return _decided_ratio(draft, CheckVerdict.FAIL, estimate, h, "the whole interval lies below the floor")
     if estimate.value - h >= math.log(floor):
@@ -230,20 +234,24 @@ def _speedup_floor(question: Question, evidence: Evidence) -> CheckResult:
 
 
 def _speedup_drop(question: Question, evidence: Evidence) -> CheckResult:
-    """Stable's time per token over the canary's, both in on slots of the target pods that they share."""
+    """Stable's time per token over the canary's, in on slots in which both decoded on the target pods they share."""
     drop = question.analysis.speedup.max_drop_basis_points / 10_000
     margin = max(-math.log(1 - drop), SMALLEST_SCALE)
-    canary, stable = evidence.arm(evidence.canary, Arm.ON), evidence.arm(evidence.stable, Arm.ON)
+    count = sum(held.sums.count for held in evidence.together)
     draft = CheckResult(
         name="speedupDrop",
         verdict=CheckVerdict.NO_DATA,
         threshold=f"> {1 - drop:.3f} of stable",
-        samples=_slots(canary, stable, "canary", "stable"),
+        samples=f"{count} slots of both",
     )
-    estimate = faster(stable, canary)
-    if estimate is None or _short_of_slots(question, canary, stable):
-        return _too_few_slots(draft, question, estimate, canary, stable)
-    h = half_width(estimate.error, margin, question.alpha)
+    if not count:
+        return _with(
+            draft, CheckVerdict.NO_DATA, "the gateways hold no closed slots in which both revisions decoded yet"
+        )
+    estimate = faster_together(held.sums for held in evidence.together)
+    if estimate is None or count < question.analysis.min_slots:
+        return _too_few_slots(draft, estimate, f"needs {question.analysis.min_slots} slots in which both decoded")
+    h = half_width(estimate, margin, question.alpha)
     result = _judge_drop(draft, estimate, margin, h)
     return _decided_ratio(draft, result.verdict, estimate, h, result.message)
 
@@ -256,22 +264,9 @@ def _slots(left: Mapping[int, SlotSums], right: Mapping[int, SlotSums], one: str
     return f"{_count(left)} {one} + {_count(right)} {other} slots"
 
 
-def _short_of_slots(question: Question, left: Mapping[int, SlotSums], right: Mapping[int, SlotSums]) -> bool:
-    return min(_count(left), _count(right)) < question.analysis.min_slots
-
-
-def _too_few_slots(
-    draft: CheckResult,
-    question: Question,
-    estimate: Estimate | None,
-    left: Mapping[int, SlotSums],
-    right: Mapping[int, SlotSums],
-) -> CheckResult:
-    if not _count(left) and not _count(right):
-        return _with(draft, CheckVerdict.NO_DATA, "the gateways hold no closed slots of this canary yet")
-    needs = f"needs {question.analysis.min_slots} slots of each side within one policy, and has {draft.samples}"
+def _too_few_slots(draft: CheckResult, estimate: Estimate | None, needs: str) -> CheckResult:
     value = "" if estimate is None else f"{math.exp(estimate.value):.3f}"
-    return _with(draft, CheckVerdict.INCONCLUSIVE, needs, value=value)
+    return _with(draft, CheckVerdict.INCONCLUSIVE, f"{needs}, and has {draft.samples}", value=value)
 
 
 # Errors
@@ -348,15 +343,14 @@ def _decided_ratio(
     draft: CheckResult, verdict: CheckVerdict, estimate: Estimate, h: float, message: str
 ) -> CheckResult:
     """As `_decided`, for an estimate that is a logarithm."""
-    value, low, high = (math.exp(estimate.value + shift) for shift in (0, -h, h))
-    return _with_interval(draft, verdict, (value, low, high), message)
+    numbers = (estimate.value, estimate.value - h, estimate.value + h)
+    return _with_interval(draft, verdict, tuple(map(math.exp, numbers)), message)
 
 
-def _with_interval(
-    draft: CheckResult, verdict: CheckVerdict, numbers: tuple[float, float, float], message: str
-) -> CheckResult:
-    value, low, high = (f"{number:.3f}" for number in numbers)
-    return replace(draft, verdict=verdict, value=value, low=low, high=high, message=message)
+def _with_interval(draft: CheckResult, verdict: CheckVerdict, numbers: tuple[float, ...], message: str) -> CheckResult:
+    """The result with its bounds, where there are any: so few units may say nothing of their own spread."""
+    value, low, high = (f"{number:.3f}" if math.isfinite(number) else "" for number in numbers)
+    return replace(draft, verdict=verdict, value=value, low=low if high else "", high=high, message=message)
 
 
 CHECKS: tuple[Check, ...] = (

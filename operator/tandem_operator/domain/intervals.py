@@ -7,14 +7,23 @@ sums lie in buckets (or slots) g, and r = sum Y_g / sum X_g has, by linearisatio
 filled buckets, the variance v = G/(G-1) * sum e_g^2 / (sum X)^2 (the ratio estimator of survey sampling; Cochran,
 *Sampling Techniques*, 3rd ed., section 6.3, with the finite population left out).
 
-**Looking often.** A fixed z test that is polled every 30 s rejects a third of all canaries that equal stable. The
-normal mixture boundary (Robbins 1970; in this asymptotic form Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas,
-*Time-uniform central limit theory and asymptotic confidence sequences*, 2021) holds at all looks at once: with
-standard error s and a prior scale tau, the half width is
+**Slots of two revisions.** What slows a target pod for a while slows both, and the canary's pods are younger than
+stable's. Slots that follow each other are alike: compared as if they were independent, a canary equal to stable fails
+in 4 to 13 % of simulated rollouts where their autocorrelation is .3 to .5, at a nominal 1 %. So the two are compared
+slot by slot, where both decoded, and what they share cancels: with e_1, e_2 as above and means Y_1, Y_2 over n slots,
+theta = ln r_1 - ln r_2 has d = e_1/Y_1 - e_2/Y_2 and v = sum d^2 / (n (n-1)).
 
-    h(s, tau, alpha) = s * sqrt((1 + s^2/tau^2) * (2 ln(1/alpha) + ln(1 + tau^2/s^2)))
+**Looking often.** A fixed z test that is polled every 30 s rejects a third of all canaries that equal stable. A
+mixture boundary holds at all looks at once. For a known s and a prior scale tau it is s * sqrt(q / (1 - k)) with
+q = 2 ln(1/alpha) + ln(1/k) and k = s^2 / (s^2 + tau^2) (Robbins 1970; in the asymptotic form Waudby-Smith, Arbour,
+Sinha, Kennedy, Ramdas, *Time-uniform central limit theory and asymptotic confidence sequences*, 2021). Here s is itself
+estimated, from n units; the same mixture over a t statistic (Lai 1976; Wang, Ramdas, *Anytime-valid t-tests and
+confidence sequences for Gaussian means with unknown variance*, 2024) gives
 
-It is narrowest where s is near tau, so tau is the margin that matters. Each side of a bound is used with its own alpha.
+    h(s, n, tau, alpha) = s * sqrt((n - 1) * (exp(q/n) - 1) / (1 - k exp(q/n)))
+
+which is the former for many units and infinite for too few. It is narrowest where s is near tau, so tau is the margin
+that matters. Each side of a bound is used with its own alpha.
 
 **Strata.** Estimates from spans with constant shares are combined by information: I_k = 1/s_k^2,
 theta = sum I_k theta_k / sum I_k, s^2 = 1 / sum I_k. Pooling the sums instead would confound load with revision.
@@ -28,6 +37,11 @@ e-value (Ville: it ever exceeds 1/alpha with probability alpha at most).
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from operator import add
+from typing import Annotated
+
+from pydantic import Field
 
 ERROR_RATIOS = (1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
 """Alternatives of the error test: how many times the stable's error rate the canary might have."""
@@ -67,12 +81,42 @@ class SlotSums:
         return SlotSums(self.count + 1, self.x + x, self.y + y, *more)
 
 
-def half_width(error: float, tau: float, alpha: float) -> float:
-    """h(s, tau, alpha); h(0.01, 0.05, 0.01) = 0.0360."""
-    if error == 0:
+@dataclass(frozen=True, slots=True)
+class PairSums:
+    """Sums over the `count` slots in which two revisions decoded, of v = (tokens, milliseconds, tokens, milliseconds).
+
+    `products` are the sums of v_i v_j for i <= j, row by row.
+    """
+
+    count: int = 0
+    sums: Annotated[tuple[int, ...], Field(min_length=4, max_length=4)] = (0,) * 4
+    products: Annotated[tuple[int, ...], Field(min_length=10, max_length=10)] = (0,) * 10
+
+    def plus(self, one: tuple[int, int], other: tuple[int, int]) -> "PairSums":
+        """One more slot: (tokens, milliseconds) of each."""
+        slot = (*one, *other)
+        more = (a * b for a, b in combinations_with_replacement(slot, 2))
+        return PairSums(self.count + 1, tuple(map(add, self.sums, slot)), tuple(map(add, self.products, more)))
+
+    def square(self, weights: Sequence[float]) -> float:
+        """sum (weights . v)^2 over the slots."""
+        pairs = combinations_with_replacement(range(4), 2)
+        terms = (
+            (1 if i == j else 2) * weights[i] * weights[j] * held
+            for (i, j), held in zip(pairs, self.products, strict=True)
+        )
+        return max(math.fsum(terms), 0.0)
+
+
+def half_width(estimate: Estimate, tau: float, alpha: float) -> float:
+    """h(s, n, tau, alpha); with s = .01 and tau = .05 at alpha = .01 it is .0371 for 100 units, .0360 for many."""
+    s, n = estimate.error, estimate.units
+    if s == 0:
         return 0.0
-    spread = (error / tau) ** 2
-    return error * math.sqrt((1 + spread) * (2 * math.log(1 / alpha) + math.log(1 + 1 / spread)))
+    k = s**2 / (s**2 + tau**2)
+    q = 2 * math.log(1 / alpha) + math.log(1 / k)
+    left = 1 - k * math.exp(q / n)
+    return s * math.sqrt((n - 1) * math.expm1(q / n) / left) if left > 0 else math.inf
 
 
 def ratio(counted: Sequence[int], examined: Sequence[int]) -> Estimate | None:
@@ -139,6 +183,32 @@ def faster(slow: Mapping[int, SlotSums], fast: Mapping[int, SlotSums]) -> Estima
     slower = log_time_per_token([slow[policy] for policy in shared])
     faster_ones = log_time_per_token([fast[policy] for policy in shared])
     return combine(difference(one, other) for one, other in zip(slower, faster_ones, strict=True))
+
+
+def faster_together(strata: Iterable[PairSums]) -> Estimate | None:
+    """ln of how many times faster the second is than the first, over the slots of both; None without two slots.
+
+    The spread of one slot is pooled over the strata as in `log_time_per_token`.
+    """
+    known = [held for held in strata if held.count >= 2]
+    if not known:
+        return None
+    spread = math.fsum(_paired_squares(held) for held in known) / sum(held.count - 1 for held in known)
+    return combine(
+        Estimate(_log_ratio(held), max(spread / held.count, _SMALLEST_VARIANCE), held.count) for held in known
+    )
+
+
+def _log_ratio(held: PairSums) -> float:
+    x_1, y_1, x_2, y_2 = held.sums
+    return math.log(y_1 / x_1) - math.log(y_2 / x_2)
+
+
+def _paired_squares(held: PairSums) -> float:
+    """sum d^2: e_1/Y_1 - e_2/Y_2 is linear in a slot's tokens and milliseconds."""
+    x_1, y_1, x_2, y_2 = held.sums
+    n = held.count
+    return held.square((-n / x_1, n / y_1, n / x_2, -n / y_2))
 
 
 def error_evidence(canary_errors: int, stable_errors: int, share: float) -> tuple[float, ...]:

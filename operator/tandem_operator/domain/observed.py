@@ -15,6 +15,7 @@ from typing import TypeVar
 from tandem_operator.domain import progress, record
 from tandem_operator.domain.nested import items, mapping, number, text, texts
 from tandem_operator.domain.progress import Progress
+from tandem_operator.domain.record import Moment
 from tandem_operator.domain.revision import Revision, RevisionName, Role, RoleHash
 from tandem_operator.domain.samples import Document, Scrape
 from tandem_operator.domain.settings import OperatorTerms
@@ -123,15 +124,15 @@ class Pod:
     name: str
     uid: str
     role: Role
-    role_hash: str | None
+    role_hash: str | None = None
     phase: str
     ready: bool = False
     leaving: bool = False
     restarts: int = 0
-    started_at: datetime | None = None
+    started_at: Moment | None = None
     waiting_reason: str | None = None
     unschedulable: str | None = None
-    unschedulable_since: datetime | None = None
+    unschedulable_since: Moment | None = None
     fetched: Fetched | None = None
     memory_basis_points: int | None = None
     kv_basis_points: int | None = None
@@ -174,7 +175,7 @@ class Observed:
     operator's settings, as far as decisions rest on them.
     """
 
-    now: datetime
+    now: Moment
     resource: Resource
     terms: OperatorTerms
     children: tuple[Child, ...] = ()
@@ -196,7 +197,10 @@ class Observed:
         return tuple(read_workload(child) for child in known)
 
     def workload(self, role: Role, role_hash: str | None) -> Workload | None:
-        return next((held for held in self.workloads if (held.role, held.role_hash) == (role, role_hash)), None)
+        wanted = (role, role_hash)
+        named = ((child, child.labels) for child in self.of_kind("Deployment"))
+        found = (child for child, labels in named if (labels.get(LABEL_ROLE), labels.get(LABEL_ROLE_HASH)) == wanted)
+        return next(map(read_workload, found), None)
 
     @property
     def revisions(self) -> tuple[StoredRevision, ...]:
@@ -213,10 +217,14 @@ class Observed:
         except record.RecordError:
             return Progress()
 
-    def config(self, suffix: str, key: str) -> object:
-        """The JSON under `key` of the ConfigMap `<name>-<suffix>`; None where there is none, or somebody broke it."""
+    def config_text(self, suffix: str, key: str) -> str:
+        """What lies under `key` of the ConfigMap `<name>-<suffix>`; "" where there is none."""
         child = self.child("ConfigMap", f"{self.resource.name}-{suffix}")
-        found = "" if child is None else text(child.body, "data", key)
+        return "" if child is None else text(child.body, "data", key)
+
+    def config(self, suffix: str, key: str) -> object:
+        """The JSON there; None where there is none, or somebody broke it."""
+        found = self.config_text(suffix, key)
         try:
             return json.loads(found) if found else None
         except ValueError:
@@ -352,7 +360,7 @@ def _read_fetched(message: str) -> Fetched | None:
     if not message:
         return None
     try:
-        return record.load(Fetched, json.loads(message))
+        return record.read(Fetched, message)
     except ValueError:
         return Fetched(error=message)
 

@@ -7,10 +7,10 @@ since a backup drops status and a lost status must not lose them.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import StrEnum
 
 from tandem_operator.domain import record
+from tandem_operator.domain.record import Moment
 
 
 class Stage(StrEnum):
@@ -51,10 +51,10 @@ class Rollout:
     revision: str = ""
     surge: Surge = Surge.SHARED_TARGET
     step: int = 0
-    started_at: datetime | None = None
-    step_started_at: datetime | None = None
-    deadline_at: datetime | None = None
-    unschedulable_since: datetime | None = None
+    started_at: Moment | None = None
+    step_started_at: Moment | None = None
+    deadline_at: Moment | None = None
+    unschedulable_since: Moment | None = None
     first_policy: int = 0
     returning_for: str = ""
 
@@ -99,14 +99,14 @@ class Breaker:
 
     state: SpeculationState = SpeculationState.ACTIVE
     reason: SpeculationReason = SpeculationReason.NOT_JUDGED
-    since: datetime | None = None
+    since: Moment | None = None
     revision: str = ""
     first_policy: int = 0
     failed_returns: int = 0
-    next_try_at: datetime | None = None
-    flips: tuple[datetime, ...] = ()
+    next_try_at: Moment | None = None
+    flips: tuple[Moment, ...] = ()
     draft_seen: bool = False
-    draft_missing_since: datetime | None = None
+    draft_missing_since: Moment | None = None
     commanded_off: bool = False
     note: str = ""
 
@@ -129,7 +129,7 @@ class AnsweredAlert:
     name: str
     revision: str
     action: AlertAction
-    at: datetime
+    at: Moment
     note: str = ""
 
 
@@ -140,7 +140,7 @@ class RolledBack:
     revision: str
     reason: str
     note: str
-    at: datetime
+    at: Moment
     bad: bool
 
 
@@ -160,7 +160,7 @@ class Progress:
     rolled_back: RolledBack | None = None
     handled: Mapping[str, str] = field(default_factory=dict)
     alerts: tuple[AnsweredAlert, ...] = ()
-    figures_at: datetime | None = None
+    figures_at: Moment | None = None
     marks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 

@@ -10,15 +10,21 @@ a session). A *slot* is a short span of one target pod's time in which speculati
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import StrEnum
+from operator import gt, le
+from typing import Annotated, TypeVar
 
-from tandem_operator.domain import record
+from pydantic import AfterValidator, FailFast, Field
+
+from tandem_operator.domain.record import Moment
 
 BUCKETS = 128
 LARGEST = 2**53
 """Whole numbers up to here are exact as floats; no gateway lives to count as far."""
-NO_BUCKETS: tuple[int, ...] = (0,) * BUCKETS
+Count = Annotated[int, Field(ge=0, lt=LARGEST)]
+Row = Annotated[tuple[Count, ...], FailFast(), Field(min_length=BUCKETS, max_length=BUCKETS)]
+"""One number per bucket. Reading stops at the first fault: an answer of nothing but faults would fill the memory."""
+NO_BUCKETS: Row = (0,) * BUCKETS
 
 
 class Arm(StrEnum):
@@ -32,42 +38,65 @@ class Arm(StrEnum):
 class Buckets:
     """Acceptance of the arm on: per bucket, tokens accepted, tokens examined (accepted + rejections) and requests."""
 
-    accepted: tuple[int, ...] = NO_BUCKETS
-    examined: tuple[int, ...] = NO_BUCKETS
-    requests: tuple[int, ...] = NO_BUCKETS
+    accepted: Row = NO_BUCKETS
+    examined: Row = NO_BUCKETS
+    requests: Row = NO_BUCKETS
+
+    @property
+    def rows(self) -> tuple[Row, Row, Row]:
+        return (self.accepted, self.examined, self.requests)
 
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
     """Per bucket: emitted tokens that the draft would have proposed, of those that it looked at."""
 
-    matched: tuple[int, ...] = NO_BUCKETS
-    examined: tuple[int, ...] = NO_BUCKETS
+    matched: Row = NO_BUCKETS
+    examined: Row = NO_BUCKETS
+
+    @property
+    def rows(self) -> tuple[Row, Row]:
+        return (self.matched, self.examined)
+
+
+Sums = TypeVar("Sums", Buckets, Shadow)
+
+
+def _parts_of_wholes(sums: Sums) -> Sums:
+    if any(map(gt, sums.rows[0], sums.examined)):
+        raise ValueError("more tokens accepted or matched than examined")
+    return sums
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """Answers that a gateway made again with speculation off, by what the comparison proves."""
 
-    equal: int = 0
-    different: int = 0
+    equal: Count = 0
+    different: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stratum:
     """What one revision did under one policy number, since the boot."""
 
-    policy: int
+    policy: Count
     revision: str
-    requests: int = 0
-    errors: int = 0
-    rounds: int = 0
-    speculating: int = 0
-    proposed: int = 0
-    emitted: int = 0
-    acceptance: Buckets | None = None
-    shadow: Shadow | None = None
+    requests: Count = 0
+    errors: Count = 0
+    rounds: Count = 0
+    speculating: Count = 0
+    proposed: Count = 0
+    emitted: Count = 0
+    acceptance: Annotated[Buckets, AfterValidator(_parts_of_wholes)] | None = None
+    shadow: Annotated[Shadow, AfterValidator(_parts_of_wholes)] | None = None
     exactness: Replayed | None = None
+
+
+def _no_stratum_twice(strata: tuple[Stratum, ...]) -> tuple[Stratum, ...]:
+    if len({(stratum.policy, stratum.revision) for stratum in strata}) < len(strata):
+        raise ValueError("two strata of one policy and revision")
+    return strata
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,20 +105,23 @@ class Slot:
 
     pod: str
     target: str
-    slot: int
+    slot: Count
     arm: Arm
-    policy: int
+    policy: Count
     revision: str
-    tokens: int
-    milliseconds: int
+    tokens: Count
+    milliseconds: Count
+
+
+Admissions = Annotated[Mapping[str, Count], FailFast()]
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """Pods per role hash to which a gateway has a working connection."""
 
-    targets: Mapping[str, int] = field(default_factory=dict)
-    drafts: Mapping[str, int] = field(default_factory=dict)
+    targets: Admissions = field(default_factory=dict)
+    drafts: Admissions = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,75 +129,31 @@ class Document:
     """What `GET /internal/evidence` answered; `serving` is the gateway's own check with a real request."""
 
     boot: str
-    policy: int
+    policy: Count
     admitted: Admitted = field(default_factory=Admitted)
     serving: bool = False
-    strata: tuple[Stratum, ...] = ()
-    slots: tuple[Slot, ...] = ()
+    strata: Annotated[tuple[Stratum, ...], FailFast(), AfterValidator(_no_stratum_twice)] = ()
+    slots: Annotated[tuple[Slot, ...], FailFast()] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
     """The documents of all gateways at one moment, by pod name; a gateway that did not answer is absent."""
 
-    at: datetime
+    at: Moment
     documents: Mapping[str, Document]
 
 
-class UnreadableDocument(ValueError):
-    """A gateway answered something that is no evidence: it counts as no answer."""
-
-
-def read_document(raw: object) -> Document:
-    """The document in a gateway's answer; raises UnreadableDocument, also for sums that no traffic can have.
-
-    Sums that a young stratum does not have yet stay absent, which is not the same as zero.
-    """
-    try:
-        document = record.load(Document, raw)
-    except record.RecordError as refused:
-        raise UnreadableDocument(str(refused)) from refused
-    wrong = next((number for number in _numbers(record.dump(document)) if not 0 <= number < LARGEST), None)
-    if wrong is not None:
-        raise UnreadableDocument(f"{wrong} is no count: wanted 0 to {LARGEST - 1}")
-    if len({(stratum.policy, stratum.revision) for stratum in document.strata}) < len(document.strata):
-        raise UnreadableDocument("two strata of one policy and revision")
-    for stratum in document.strata:
-        _demand_whole_buckets(stratum)
-        _demand_parts_below_wholes(stratum)
-    return document
-
-
-def _numbers(value: object) -> Iterator[int]:
-    """Every whole number in a dumped value."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        yield value
-    elif isinstance(value, dict | list):
-        for held in value.values() if isinstance(value, dict) else value:
-            yield from _numbers(held)
-
-
-def _demand_parts_below_wholes(stratum: Stratum) -> None:
-    """No more is accepted or matched than was examined."""
-    pairs: list[tuple[int, int]] = []
-    if stratum.acceptance is not None:
-        pairs += zip(stratum.acceptance.accepted, stratum.acceptance.examined, strict=True)
-    if stratum.shadow is not None:
-        pairs += zip(stratum.shadow.matched, stratum.shadow.examined, strict=True)
-    if any(part > whole for part, whole in pairs):
-        raise UnreadableDocument(f"revision {stratum.revision}, policy {stratum.policy}: more accepted than examined")
-
-
 def has_grown(before: Stratum, after: Stratum) -> bool:
-    """Whether `after` can be a later answer of the same boot: no sum of it is smaller."""
-    old, new = record.dump(before), record.dump(after)
-    return all(name in new for name in old) and all(
-        one <= other for name in old for one, other in zip(_numbers(old[name]), _numbers(new[name]), strict=True)
-    )
+    """Whether `after` can be a later answer of the same boot: no sum of it is smaller, and none is gone."""
+    pairs = zip(_rows(before), _rows(after), strict=True)
+    return all(old is None or (new is not None and all(map(le, old, new))) for old, new in pairs)
 
 
-def _demand_whole_buckets(stratum: Stratum) -> None:
-    parts = (stratum.acceptance, stratum.shadow)
-    rows = [row for part in parts if part is not None for row in (record.dump(part)).values()]
-    if any(len(row) != BUCKETS for row in rows):
-        raise UnreadableDocument(f"revision {stratum.revision}, policy {stratum.policy}: wanted {BUCKETS} buckets")
+def _rows(stratum: Stratum) -> Iterator[tuple[int, ...] | None]:
+    """Every number of a stratum; None in place of the sums that it does not have yet."""
+    counts = (stratum.requests, stratum.errors, stratum.rounds, stratum.speculating)
+    yield (stratum.policy, *counts, stratum.proposed, stratum.emitted)
+    yield from (None, None, None) if stratum.acceptance is None else stratum.acceptance.rows
+    yield from (None, None) if stratum.shadow is None else stratum.shadow.rows
+    yield None if stratum.exactness is None else (stratum.exactness.equal, stratum.exactness.different)

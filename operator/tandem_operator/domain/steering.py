@@ -391,7 +391,7 @@ def _judge(at: Situation, course: Course) -> Course:
 def weigh(at: Situation, course: Course) -> tuple[evidence.Evidence | None, evidence.Evidence | None]:
     """The saved evidence of this canary, and the same with what the gateways say now; None before the first answer."""
     moved, interval = course.progress.rollout, timedelta(seconds=at.spec.canary.analysis.interval_seconds)
-    kept = evidence.read(at.seen.config("evidence", "evidence.json"))
+    kept = evidence.read(at.seen.config_text("evidence", "evidence.json"))
     if kept is not None and (kept.canary, kept.stable, kept.since) != (
         moved.revision,
         at.stable_name,

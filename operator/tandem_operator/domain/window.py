@@ -57,7 +57,8 @@ def look(
     """The window of a revision, of the policies from `since_policy` on; `whole`: all of their time, however long."""
     if seen.scrape is None:
         return Window(sums=None, acceptance=None, shadow=None, speedup=None)
-    now = _from(seen.scrape, since_policy)
+    documents = {pod: _part(held, name, pair, since_policy) for pod, held in seen.documents.items()}
+    now = replace(seen.scrape, documents=documents)
     sums = in_window(now, Scrape(now.at, {}) if whole else seen.baseline, name)
     acceptance, shadow = (None, None) if sums is None else (sums.acceptance, sums.shadow)
     return Window(
@@ -68,14 +69,17 @@ def look(
     )
 
 
-def _from(scrape: Scrape, policy: int) -> Scrape:
-    return replace(scrape, documents={pod: _part(document, policy) for pod, document in scrape.documents.items()})
-
-
-def _part(document: Document, policy: int) -> Document:
-    strata = tuple(stratum for stratum in document.strata if stratum.policy >= policy)
-    slots = tuple(slot for slot in document.slots if slot.policy >= policy)
-    return replace(document, strata=strata, slots=slots)
+def _part(document: Document, name: str, pair: Revision, policy: int) -> Document:
+    """What speaks of one revision since a policy: its strata, its slots in the arm on, its target's in the arm off."""
+    strata = (stratum for stratum in document.strata if stratum.revision == name)
+    slots = (
+        slot for slot in document.slots if (slot.revision == name if slot.arm is Arm.ON else slot.target == pair.target)
+    )
+    return replace(
+        document,
+        strata=tuple(stratum for stratum in strata if stratum.policy >= policy),
+        slots=tuple(slot for slot in slots if slot.policy >= policy),
+    )
 
 
 def _speedup(now: Scrape, name: str, pair: Revision, slot_seconds: int) -> Estimate | None:

@@ -21,6 +21,7 @@ What is not of the tree is a bug. Its message may hold what a user wrote, so log
 """
 
 import traceback
+from typing import Final
 
 
 class TandemError(Exception):
@@ -85,6 +86,10 @@ class PolicyRefused(TandemError):
 
 class SettingRefused(TandemError):
     """What a command was started with is wrong: the message names the option, the value and what would be right."""
+
+
+NO_LAW: Final = (NotANumber, NothingAdmitted)
+"""What is raised of a place at which no next token can be drawn, by the model's fault or by the request's own rules."""
 
 
 def origin(error: BaseException) -> str:

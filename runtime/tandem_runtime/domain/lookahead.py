@@ -13,9 +13,12 @@ costs are linear. In mode Auto nothing is proposed when S(K) <= 1 + min_gain. t_
 beside its forward; where no plain token was seen, v_0 stands for it, which t_v(K) bounds.
 
 Beliefs fade: acceptance with each observation, costs with each observation and with age, so that what was true an hour
-ago does not decide. One belief serves all sessions of a (revision) in a gateway.
+ago does not decide. While nothing is proposed, nothing is learnt but by probes, and a belief from a bad minute (a busy
+machine, a draft that warms up) would last: so each probe first loosens what it is about to measure. One belief serves
+all sessions of a (revision) in a gateway.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -33,6 +36,10 @@ LOOSE_STRENGTH = 8.0
 """In observations: while speculation is off, a handful of probes must be able to bring it back."""
 MEAN_SAMPLES = 20
 """Costs remember about 20 rounds."""
+LOOSE_SAMPLES = 2
+"""So many rounds is a cost worth that a probe is about to measure."""
+HALF_LIFE_SECONDS = 10.0
+"""In the line through t_v(K) a K that was not tried for so long weighs half."""
 AGE_LIMIT_SECONDS = 1800.0
 """A cost that was not measured for so long is not known; plain decoding is measured in off slots, minutes apart."""
 HYSTERESIS = 0.01
@@ -74,6 +81,13 @@ class Mean:
     def fresh(self, now: float) -> bool:
         return now - self.at <= AGE_LIMIT_SECONDS
 
+    def weight(self, now: float) -> float:
+        return self.samples * math.exp2((self.at - now) / HALF_LIFE_SECONDS)
+
+    def loosened(self) -> "Mean":
+        """The same value, which the next few rounds can change."""
+        return replace(self, samples=min(self.samples, LOOSE_SAMPLES))
+
 
 @dataclass(frozen=True, slots=True)
 class Costs:
@@ -87,6 +101,15 @@ class Costs:
     """t_b, all seconds per token where nothing is proposed."""
     forward: Mapping[int, Mean] = field(default_factory=dict)
     """t_v by K, 0 included."""
+
+    def loosened(self) -> "Costs":
+        """Before a probe: what proposals cost may change; plain decoding is known from every round."""
+        return replace(
+            self,
+            draft_token=self.draft_token and self.draft_token.loosened(),
+            overhead=self.overhead and self.overhead.loosened(),
+            forward={k: mean.loosened() if k else mean for k, mean in self.forward.items()},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +178,22 @@ def learn(belief: Belief, round: Round, now: float) -> Belief:
     return replace(belief, tallies=tuple(tallies), costs=costs, plain_rounds=plain_rounds)
 
 
+def hear(belief: Belief, *, matched: int, examined: int) -> Belief:
+    """The belief after a draft was asked about `examined` tokens that the target emitted without it.
+
+    Every token was asked for after the right prefix, so each match bit is an acceptance given that all before it were
+    accepted: the first position learns them all, and the deeper ones, not tried since, are believed to be like it.
+    """
+    if not examined:
+        return belief
+    first = belief.tallies[0] if belief.tallies else Tally()
+    kept = KEPT_PER_OBSERVATION**examined
+    each = (1 - kept) / (1 - KEPT_PER_OBSERVATION) / examined
+    accepted, rejected = matched * each, (examined - matched) * each
+    heard = Tally(first.accepted * kept + accepted, first.rejected * kept + rejected)
+    return replace(belief, tallies=(heard,))
+
+
 def conditional_acceptance(belief: Belief, positions: int) -> tuple[float, ...]:
     """a_1 ... a_n: an unexamined position is believed to be like the one before it, the first like the prior."""
     chances: list[float] = []
@@ -215,7 +254,7 @@ def _model(belief: Belief, maximum: int, now: float) -> _Model | None:
     measured = {k: mean for k, mean in costs.forward.items() if mean.fresh(now)}
     if costs.draft_token is None or not costs.draft_token.fresh(now) or not measured:
         return None
-    start, slope = _line(measured)
+    start, slope = _line(measured, now)
     plain = costs.plain_token
     return _Model(
         survivals=tuple(accumulate(conditional_acceptance(belief, maximum), mul)),
@@ -227,9 +266,9 @@ def _model(belief: Belief, maximum: int, now: float) -> _Model | None:
     )
 
 
-def _line(means: Mapping[int, Mean]) -> tuple[float, float]:
-    """Least squares through the means of t_v by K, each weighing as its samples do up to a limit; slope at least 0."""
-    weights = {k: min(mean.samples, MEAN_SAMPLES) for k, mean in means.items()}
+def _line(means: Mapping[int, Mean], now: float) -> tuple[float, float]:
+    """Least squares through the means of t_v by K, each weighing as its samples and age do; slope at least 0."""
+    weights = {k: mean.weight(now) for k, mean in means.items()}
     total = sum(weights.values())
     middle_k = sum(weights[k] * k for k in means) / total
     middle_seconds = sum(weights[k] * mean.value for k, mean in means.items()) / total
@@ -248,9 +287,9 @@ def _probe(belief: Belief, bounds: Bounds) -> tuple[int, Belief]:
     if belief.plain_rounds < belief.probe_after:
         return 0, belief
     later = min(2 * belief.probe_after, PROBE_MOST_ROUNDS)
-    loosened = tuple(tally.loosened() for tally in belief.tallies)
     k = min(max(bounds.minimum, PROBE_TOKENS), bounds.maximum)
-    return k, replace(belief, tallies=loosened, plain_rounds=0, probe_after=later)
+    tallies, costs = tuple(tally.loosened() for tally in belief.tallies), belief.costs.loosened()
+    return k, replace(belief, tallies=tallies, costs=costs, plain_rounds=0, probe_after=later)
 
 
 def _learn_costs(costs: Costs, round: Round, now: float) -> Costs:
@@ -289,3 +328,7 @@ class Lookahead:
 
     def learn(self, round: Round, now: float) -> None:
         self.belief = learn(self.belief, round, now)
+
+    def hear(self, *, matched: int, examined: int) -> None:
+        """What a draft would have had accepted of an answer without it."""
+        self.belief = hear(self.belief, matched=matched, examined=examined)

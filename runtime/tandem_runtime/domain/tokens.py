@@ -126,6 +126,10 @@ class Proposal:
     q: tuple[SparseRow, ...] | None = None
     draft_seconds: float = 0.0
 
+    def first(self, k: int) -> "Proposal":
+        """Its first `k` guesses."""
+        return replace(self, ids=self.ids[:k], q=None if self.q is None else self.q[:k])
+
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:

@@ -10,7 +10,8 @@ target reads all of it in one pass, which gives its law after every prefix in th
 none does, the recovered token ends the walk; at a prefix without candidates the token comes from p. Every token has the
 target's law after the prefix before it, whichever way it came, so the whole text does. How many candidates a prefix has
 may depend on the prefix and on q there, never on the candidates or on what was guessed after them. A chain of single
-candidates is the rejection of `domain.verification`.
+candidates is the rejection of `domain.verification`. A walk that comes to a place without a law ends before it, as a
+proposal does.
 
 **Coupled trees** (Daliri, Musco, Suresh 2024, arXiv 2408.07978, for a chain). The target's own choice after each
 prefix, under the shared noise, is emitted always; the walk follows the child that equals it. So a tree is a set of
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tandem_runtime.domain.candidates import verify_candidates
-from tandem_runtime.domain.errors import BadRequest
+from tandem_runtime.domain.errors import NO_LAW, BadRequest
 from tandem_runtime.domain.sampling import Distribution
 from tandem_runtime.domain.tokens import TokenId
 from tandem_runtime.domain.verification import Chance
@@ -65,7 +66,12 @@ def verify_tree(tree: Guesses, p: Callable[[Prefix], Distribution], chance: Sequ
     """
     path: Prefix = ()
     while True:
-        picked = verify_candidates(tree.tokens, tree.q or (), p(path), chance[len(path)])
+        try:
+            picked = verify_candidates(tree.tokens, tree.q or (), p(path), chance[len(path)])
+        except NO_LAW:
+            if not path:
+                raise
+            return Walked(path[:-1], path[-1])
         if picked.index is None:
             return Walked(path, picked.token)
         path, tree = (*path, picked.token), tree.after[picked.index]
@@ -79,7 +85,12 @@ def verify_coupled_tree(tree: Guesses, choice: Callable[[Prefix], TokenId]) -> W
     """
     path: Prefix = ()
     while True:
-        chosen = choice(path)
+        try:
+            chosen = choice(path)
+        except NO_LAW:
+            if not path:
+                raise
+            return Walked(path[:-1], path[-1])
         if chosen not in tree.tokens:
             return Walked(path, chosen)
         path, tree = (*path, chosen), tree.after[tree.tokens.index(chosen)]

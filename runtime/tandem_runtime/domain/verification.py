@@ -18,18 +18,27 @@ dense, cut to the likeliest few, rounded to what the wire carries, or one-hot (t
 is p without x), all by the same formula. If p = q up to rounding and a rejection still happens, the residual has no
 mass, and p takes its place.
 
-An empty proposal gives one token by either rule: that is ordinary decoding. Two things would break the law of
+An empty proposal gives one token by either rule: that is ordinary decoding.
+
+**Where the law ends.** The target may have no law after some prefix of the proposal: a request's rules leave no token
+there, or the model's logits are no numbers. Plain decoding shows the tokens before such a place and fails at it, and so
+must a round, whichever of its places that is. So the proposal is judged up to there only (in a block, as a shorter
+block); if all of it stands, its last token is told as the one that follows, and the next round begins at the place and
+fails. Where the law ends depends on the tokens before alone, which is what a shorter proposal may depend on.
+
+Two things would break the law of
 rejection and block without any test of one round seeing it, so they are rules. Whether position j is proposed may
 depend on what came before it and on q_j, never on the drawn x_j or later (`admissible` cuts by q for this reason). And
 no number of chance may be used in two rounds (`keyed_chance`): block looks at numbers and tokens beyond those that it
 accepts, so the next round, which comes to the same positions, must not find them again.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
 from math import isfinite
 
-from tandem_runtime.domain.errors import BadRequest, NotANumber
+from tandem_runtime.domain.errors import NO_LAW, BadRequest, NotANumber
 from tandem_runtime.domain.noise import Salt, uniform_at
 from tandem_runtime.domain.sampling import Distribution, Probability, draw
 from tandem_runtime.domain.tokens import Proposal, SamplingParameters, SparseRow, TokenId, Verification
@@ -41,7 +50,8 @@ row further off was cut and not renormalised, or is no row of q."""
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """`accepted` of the proposed tokens stand, then `token` follows: recovered after a rejection, else bonus."""
+    """`accepted` of the proposed tokens stand, then `token` follows: recovered after a rejection, else bonus; where the
+    law ends, the last of the proposed tokens that stand."""
 
     accepted: int
     token: TokenId
@@ -85,6 +95,27 @@ def verify_rejection(
             return Verified(position, draw(residual(law, q[position]), chance.follow[position]))
     accepted = len(proposed)
     return Verified(accepted, draw(target_law(p, accepted), chance.follow[accepted]))
+
+
+def judged_to_the_last_law(
+    proposed: Sequence[TokenId], judge: Callable[[int], Verified], has_law: Callable[[int], bool]
+) -> Verified:
+    """The verdict on a proposal behind which, or within which, the target's law may end.
+
+    `judge(k)` judges the first k of the proposed tokens by any rule and raises one of `NO_LAW` if it comes to a place
+    without a law; `has_law(i)`: is there a law after the first i? With none after (4, 7), the proposal (4, 7, 9) whose
+    first two tokens stand gives Verified(1, 7). Raises what `judge` raises where there is no law at the first place.
+    """
+    try:
+        return judge(len(proposed))
+    except NO_LAW:
+        lawful = sum(1 for _ in takewhile(has_law, range(len(proposed) + 1)))
+        if lawful == 0:
+            raise
+    try:
+        return judge(lawful)
+    except NO_LAW:
+        return Verified(lawful - 1, proposed[lawful - 1])
 
 
 def residual(p: Distribution, q: Distribution, *, share: Probability = 1) -> Distribution:
@@ -153,8 +184,7 @@ def admissible(proposal: Proposal, *, vocab_size: int) -> Proposal:
         row = None if proposal.q is None or position >= len(proposal.q) else proposal.q[position]
         ids = (token,) if row is None else row.ids
         if any(not 0 <= candidate < vocab_size for candidate in ids):
-            rows = None if proposal.q is None else proposal.q[:position]
-            return replace(proposal, ids=proposal.ids[:position], q=rows)
+            return proposal.first(position)
     return proposal
 
 

@@ -18,6 +18,7 @@ from tandem_runtime.domain.tokens import (
     OpenSession,
     Proposal,
     ProposeRound,
+    SamplingParameters,
     ScoreTokens,
     SparseRow,
     TokenId,
@@ -27,8 +28,9 @@ from tandem_runtime.domain.tokens import (
 from tandem_runtime.engines.batched import BatchedEngine
 from tandem_runtime.engines.jobs import Work
 from tandem_runtime.engines.lines import Want
-from tandem_runtime.engines.sampler import guess
+from tandem_runtime.engines.sampler import coupled_guess, guess, has_law
 from tandem_runtime.engines.sessions import Session
+from tandem_runtime.ports import Logits
 
 __all__ = ["BatchedDraft"]
 
@@ -67,16 +69,10 @@ class BatchedDraft(BatchedEngine):
         rows: list[SparseRow] = []
         while len(ids) < request.k and len(tokens) <= self._capabilities.max_length:
             seen = yield Want(session.line, tokens, first=len(tokens) - 1, settled=settled)
-            (logits,) = session.processed(seen.logits, ())
-            if session.leaves_nothing(logits):
+            guessed = _guess(session, seen.logits, ahead=len(ids))
+            if guessed is None:
                 break
-            token, row = guess(
-                logits,
-                session.parameters,
-                verification=session.request.verification,
-                position=len(session.output),
-                ahead=len(ids),
-            )
+            token, row = guessed
             ids.append(token)
             rows += [row] if row is not None else []
             tokens.append(token)
@@ -97,11 +93,10 @@ class BatchedDraft(BatchedEngine):
         session.commit(request.base, ())
         rows = session.processed(seen.logits, request.ids)
         session.commit(request.base, request.ids)
-        guesses = [
-            guess(row, session.parameters, verification=Verification.COUPLED, position=request.base + at)[0]
-            for at, row in enumerate(rows)
-        ]
-        return tuple(at < len(guesses) and guesses[at] == token for at, token in enumerate(request.ids))
+        return tuple(
+            at < len(rows) and _would_guess(token, rows[at], session.parameters, request.base + at)
+            for at, token in enumerate(request.ids)
+        )
 
     def _commit(self, session: Session, base: int, ids: Sequence[TokenId]) -> None:
         """The output is what it was up to `base`, then `ids`."""
@@ -112,6 +107,23 @@ class BatchedDraft(BatchedEngine):
 
     def _refuse_foreign(self, ids: Sequence[TokenId]) -> None:
         refuse_foreign_ids(ids, vocab_size=self._capabilities.vocab_size, parameter="prompt")
+
+
+def _guess(session: Session, logits: Logits, *, ahead: int) -> tuple[TokenId, SparseRow | None] | None:
+    """What comes after `logits` [1, vocab], `ahead` guesses into the round; None where nothing can.
+
+    Guesses that led to a row without a law are offered all the same: withheld, they would make what is proposed depend
+    on what was drawn. Raises NotANumber if the model's first row is none.
+    """
+    (row,) = session.processed(logits, ())
+    if session.leaves_nothing(row) or (ahead and not has_law(row, session.parameters)):
+        return None
+    asked = session.request.verification
+    return guess(row, session.parameters, verification=asked, position=len(session.output), ahead=ahead)
+
+
+def _would_guess(token: TokenId, row: Logits, parameters: SamplingParameters, position: int) -> bool:
+    return has_law(row, parameters) and coupled_guess(row, parameters, position) == token
 
 
 async def _or_lost(work: Coroutine[Any, Any, Result]) -> Result:

@@ -7,17 +7,21 @@ rejection, and in a block those beyond a token that the target excludes.
 Logits may be of any float type; all arithmetic is float64.
 """
 
-from collections.abc import Sequence
-from typing import assert_never
+from collections.abc import Callable
 
 import numpy as np
 
 from tandem_runtime.domain.errors import BadRequest
 from tandem_runtime.domain.noise import Salt
-from tandem_runtime.domain.tokens import Proposal, SamplingParameters, SparseRow, TokenId, Verification
-from tandem_runtime.domain.verification import Verified, refuse_bad_proposal, round_uniform
+from tandem_runtime.domain.tokens import Proposal, SamplingParameters, SparseRow, Verification
+from tandem_runtime.domain.verification import (
+    Verified,
+    judged_to_the_last_law,
+    refuse_bad_proposal,
+    round_uniform,
+)
 from tandem_runtime.engines.noise_words import Floats
-from tandem_runtime.engines.sampler import Law, coupled_choices, distribution, draw
+from tandem_runtime.engines.sampler import Law, coupled_choices, distribution, draw, has_law
 from tandem_runtime.ports import Logits
 
 __all__ = ["verify"]
@@ -28,30 +32,27 @@ def verify(
 ) -> Verified:
     """Judge a proposal. `logits` [K + 1, vocab] stand after each prefix of it; `offset` is that of its first token.
 
-    Raises NotANumber, and BadRequest where the proposal is not one that a draft can have drawn.
+    Raises NotANumber where the first row is no law, and BadRequest where the proposal is not one that a draft can have
+    drawn. A later row that is no law ends the round before it.
     """
     rows, vocab_size = logits.shape
     if rows != len(proposal.ids) + 1:
         raise BadRequest(f"{rows} rows of logits judge a proposal of {rows - 1} ids; it has {len(proposal.ids)}")
     refuse_bad_proposal(proposal, verification, vocab_size=vocab_size)
-    match verification:
-        case Verification.COUPLED:
-            return _verify_coupled(logits, proposal.ids, parameters, offset)
-        case Verification.BLOCK:
-            return _verify_block(logits, proposal, parameters, offset)
-        case Verification.REJECTION:
-            return _verify_rejection(logits, proposal, parameters, offset)
-    assert_never(verification)
+    rule = _RULES[verification]
+    return judged_to_the_last_law(
+        proposal.ids,
+        lambda k: rule(logits[: k + 1], proposal.first(k), parameters, offset),
+        lambda at: has_law(logits[at], parameters),
+    )
 
 
-def _verify_coupled(
-    logits: Logits, proposed: Sequence[TokenId], parameters: SamplingParameters, offset: int
-) -> Verified:
+def _verify_coupled(logits: Logits, proposal: Proposal, parameters: SamplingParameters, offset: int) -> Verified:
     choices = coupled_choices(logits, parameters, offset)
-    for accepted, (token, choice) in enumerate(zip(proposed, choices, strict=False)):
+    for accepted, (token, choice) in enumerate(zip(proposal.ids, choices, strict=False)):
         if choice != token:
             return Verified(accepted, choice)
-    return Verified(len(proposed), next(choices))
+    return Verified(len(proposal.ids), next(choices))
 
 
 def _verify_rejection(logits: Logits, proposal: Proposal, parameters: SamplingParameters, offset: int) -> Verified:
@@ -81,6 +82,13 @@ def _verify_block(logits: Logits, proposal: Proposal, parameters: SamplingParame
     if accepted == len(q):
         return _followed(distribution(logits[accepted], parameters), accepted, parameters, offset)
     return _followed(_residual(p[accepted], q[accepted], share), accepted, parameters, offset)
+
+
+_RULES: dict[Verification, Callable[[Logits, Proposal, SamplingParameters, int], Verified]] = {
+    Verification.COUPLED: _verify_coupled,
+    Verification.BLOCK: _verify_block,
+    Verification.REJECTION: _verify_rejection,
+}
 
 
 def _followed(law: Law, accepted: int, parameters: SamplingParameters, offset: int) -> Verified:

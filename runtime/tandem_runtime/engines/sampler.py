@@ -37,9 +37,11 @@ __all__ = [
     "Law",
     "coupled_choice",
     "coupled_choices",
+    "coupled_guess",
     "distribution",
     "draw",
     "guess",
+    "has_law",
     "report_logprob",
 ]
 
@@ -76,6 +78,15 @@ def distribution(logits: Logits, parameters: SamplingParameters) -> Law:
     return _law(row, parameters)
 
 
+def has_law(logits: Logits, parameters: SamplingParameters) -> bool:
+    """Whether a next token can be drawn after `logits` [vocab]: else the functions here raise NotANumber of them."""
+    try:
+        _biased(logits, parameters)
+    except NotANumber:
+        return False
+    return True
+
+
 def coupled_choice(logits: Logits, parameters: SamplingParameters, position: int) -> TokenId:
     """The token at `position` under the shared noise: argmax over the support of logit / T + g, lowest id on ties."""
     row = _biased(logits, parameters) if parameters.logit_bias else logits
@@ -95,16 +106,25 @@ def coupled_choices(logits: Logits, parameters: SamplingParameters, offset: int)
     return (coupled_choice(row, parameters, offset + at) for at, row in enumerate(logits))
 
 
+def coupled_guess(logits: Logits, parameters: SamplingParameters, position: int) -> TokenId:
+    """A coupled draft's token: the argmax of the `PERTURBED` likeliest tokens under the shared noise."""
+    if len(logits) <= PERTURBED or parameters.temperature == 0 or not is_unfiltered(parameters):
+        return coupled_choice(logits, parameters, position)
+    row = _biased(logits, parameters)
+    likeliest = np.sort(np.argpartition(row, -PERTURBED)[-PERTURBED:])
+    return perturbed_argmax(row, likeliest, parameters, position)
+
+
 def guess(
     logits: Logits, parameters: SamplingParameters, *, verification: Verification, position: int, ahead: int = 0
 ) -> tuple[TokenId, SparseRow | None]:
     """A draft's token after `logits` [vocab], `ahead` guesses into its round, and if drawn, what it was drawn from.
 
-    Coupled: the argmax of the `PERTURBED` likeliest tokens under the shared noise. Rejection and block: a draw from the
+    Coupled: `coupled_guess`. Rejection and block: a draw from the
     `SPARSE` likeliest, renormalised and rounded to float32 first, so that the law of the draw is the law that is sent.
     """
     if verification is Verification.COUPLED:
-        return _coupled_guess(logits, parameters, position), None
+        return coupled_guess(logits, parameters, position), None
     law = _likeliest(distribution(logits, parameters), SPARSE)
     rounded = law.probabilities.astype(np.float32)
     u = round_uniform(parameters, Salt.DRAFT, position - ahead, ahead)
@@ -126,14 +146,6 @@ def draw(law: Law, u: float) -> TokenId:
     running = np.cumsum(law.probabilities)
     at = int(np.searchsorted(running, u * running[-1], side="right"))
     return int(law.ids[min(at, len(law.ids) - 1)])
-
-
-def _coupled_guess(logits: Logits, parameters: SamplingParameters, position: int) -> TokenId:
-    if len(logits) <= PERTURBED or parameters.temperature == 0 or not is_unfiltered(parameters):
-        return coupled_choice(logits, parameters, position)
-    row = _biased(logits, parameters)
-    likeliest = np.sort(np.argpartition(row, -PERTURBED)[-PERTURBED:])
-    return perturbed_argmax(row, likeliest, parameters, position)
 
 
 def _biased(logits: Logits, parameters: SamplingParameters) -> Floats:

@@ -178,13 +178,21 @@ class StepLoop:
     # From here on: the model's thread only.
 
     def _live(self) -> None:
-        while not self._stopping:
-            commands = self._awaited() + self._arrived()
-            began = self._clock.monotonic()
-            _call_all(commands)
-            if not self._stopping:
-                self._step(began)
-            self._send()
+        try:
+            while not self._stopping:
+                self._turn()
+        finally:  # also after a bug: callers are told, and not left to wait
+            self._end()
+
+    def _turn(self) -> None:
+        commands = self._awaited() + self._arrived()
+        began = self._clock.monotonic()
+        _call_all(commands)
+        if not self._stopping:
+            self._step(began)
+        self._send()
+
+    def _end(self) -> None:
         with self._closing:
             self._closed = True
         _call_all(self._arrived())
@@ -245,7 +253,7 @@ class StepLoop:
             self._compute(plan, began)
             self._pace.stretch(began, self._due)
         for job in plan.starved:
-            if self._clock.monotonic() - job.since > LONGEST_WAIT_SECONDS:
+            if self._clock.monotonic() - max(job.since, job.line.used_at) > LONGEST_WAIT_SECONDS:
                 self._finish(job, error=Overloaded("the engine's KV memory is taken by others; try again later"))
 
     def _compute(self, plan: Plan, began: float) -> None:

@@ -121,7 +121,8 @@ class BatchedTarget(BatchedEngine):
 
 
 def _judged(session: Session, logits: Logits, proposal: Proposal) -> Verified:
-    """The verdict over processed rows. Raises NothingAdmitted where the request's rules, not the model, leave none."""
+    """The verdict over processed rows. Raises NothingAdmitted where the request's rules, not the model, leave no token
+    to begin the round with; behind a token that stands, the next round finds that."""
     rows = session.processed(logits, proposal.ids)
     asked, offset = session.request.verification, len(session.output)
     try:

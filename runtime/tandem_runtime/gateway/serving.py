@@ -165,6 +165,10 @@ class Gateway:
             serving=self.ready,
         )
 
+    def lookahead(self, revision: PairRevision) -> Lookahead:
+        """What is believed of a revision; all its sessions share it."""
+        return self._lookaheads.setdefault(revision.name, Lookahead())
+
     @asynccontextmanager
     async def answer(self, ask: Ask, *, request_id: str, session_key: str | None) -> AsyncIterator[Reply]:
         """Serve `ask`. Raises BadRequest, ModelNotServed, Overloaded, TargetLost, and what engines raise."""
@@ -240,7 +244,7 @@ class Gateway:
     @asynccontextmanager
     async def _running(self, reply: Reply, revision: PairRevision) -> AsyncIterator[None]:
         """Run all choices while the block lasts; none outlives it."""
-        lookahead = self._lookaheads.setdefault(revision.name, Lookahead())
+        lookahead = self.lookahead(revision)
         pumps = [asyncio.create_task(reply.pump(index, lookahead)) for index in range(len(reply.choices))]
         self._replies.add(reply)
         try:
@@ -257,7 +261,19 @@ class Gateway:
             return
         for revision in _shadowing(assignment):
             for choice in reply.choices:
-                self.shadow.offer(_shadow_job(revision, choice, account))
+                self.shadow.offer(self._shadow_job(revision, choice, account))
+
+    def _shadow_job(self, revision: PairRevision, choice: Choice, account: Account) -> ShadowJob:
+        """What the draft would have had accepted counts as evidence, and K is chosen by it when its turn comes."""
+        assert revision.draft is not None
+        name = SessionId(f"{choice.request.session}-shadow-{revision.name}")
+        opening = replace(_opening_of(choice), session=name, verification=Verification.COUPLED)
+
+        def scored(matched: int, examined: int) -> None:
+            account.add_shadow(revision, matched=matched, examined=examined)
+            self.lookahead(revision).hear(matched=matched, examined=examined)
+
+        return ShadowJob(draft=revision.draft, opening=opening, output=tuple(choice.output), scored=scored)
 
     def _offer_replays(self, reply: Reply, assignment: Assignment, account: Account) -> None:
         """Offer the sampled answers of a finished request, of those in which something was proposed."""
@@ -292,18 +308,6 @@ def _shadowing(assignment: Assignment) -> list[PairRevision]:
         for revision in assignment.policy.revisions
         if revision.draft is not None and (revision.shadow or (is_off and revision == assignment.revision))
     ]
-
-
-def _shadow_job(revision: PairRevision, choice: Choice, account: Account) -> ShadowJob:
-    assert revision.draft is not None
-    name = SessionId(f"{choice.request.session}-shadow-{revision.name}")
-    opening = replace(_opening_of(choice), session=name, verification=Verification.COUPLED)
-    return ShadowJob(
-        draft=revision.draft,
-        opening=opening,
-        output=tuple(choice.output),
-        scored=lambda matched, examined: account.add_shadow(revision, matched=matched, examined=examined),
-    )
 
 
 @contextmanager

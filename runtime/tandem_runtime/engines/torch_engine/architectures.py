@@ -109,7 +109,7 @@ class _Fields:
         value = self.values.get(name)
         if value is None and absent is not None:
             return absent
-        if type(value) is not int or not least <= value <= most:
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise self.refused(name, f"give a whole number from {least} to {most}")
         return value
 
@@ -117,7 +117,7 @@ class _Fields:
         value = self.values.get(name)
         if value is None and absent is not None:
             return absent
-        if type(value) not in (int, float) or not 0 < value < math.inf:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
             raise self.refused(name, "give a number above 0")
         return float(value)
 

@@ -67,8 +67,8 @@ COMPANY_TOKENS = 16
 class TorchModel:
     """`ports.StepModel` over a decoder. Runs on the decoder's own device, in its own type.
 
-    `kv_blocks` None: memory enough for all sessions at full length. Products are by `multiplier`, by default the best
-    one for the decoder's device.
+    Products are by `multiplier`, which is by default the best one for the decoder's device. `kv_blocks` None: memory
+    enough for all sessions at full length.
     """
 
     def __init__(
@@ -152,19 +152,21 @@ class TorchModel:
     def _is_row_invariant(self) -> bool:
         """Do pieces of a sequence have the same bits as the whole, alone and beside another row?
 
-        The sequence's last block keeps the company, since one session may be all that there is memory for.
+        The last block keeps the company, since one session may be all that there is memory for; where there is but one
+        block, no step ever has company.
         """
-        count = min(PROBE_TOKENS, (self.blocks.count - 1) * BLOCK_TOKENS, self.max_length)
+        count = min(PROBE_TOKENS, max(1, self.blocks.count - 1) * BLOCK_TOKENS, self.max_length)
         tokens = tuple((7 * i * i + i) % self.vocab_size for i in range(count))
         table = tuple(BlockId(block) for block in reversed(range(self.blocks.count)))
         company = Row(table[-1:], 0, tokens[:COMPANY_TOKENS], outputs=1)
+        companies = ([], [company]) if self.blocks.count > 1 else ([],)
         whole = self._probed([Row(table, 0, tokens, outputs=count)])
         for start, size in sorted(PROBE_PIECES, reverse=True):  # a piece overwrites what stands beyond its start
             piece = Row(table, start, tokens[start : start + size], outputs=size)
             if start + size > count:
                 continue
-            for rows in ([piece], [piece, company]):
-                if not np.array_equal(self._probed(rows)[:size], whole[start : start + size]):
+            for beside in companies:
+                if not np.array_equal(self._probed([piece, *beside])[:size], whole[start : start + size]):
                     return False
         return True
 
@@ -199,7 +201,7 @@ def load_torch_model(
     blocks = None if kv_bytes is None else _budgeted_blocks(folder, kv_bytes, dtype=DTYPES[dtype], length=length)
     torch.set_num_threads(threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    decoder = load_decoder(folder, dtype=DTYPES[dtype], device=device)
+    decoder = _loaded(folder, dtype=DTYPES[dtype], device=device)
     try:
         model = TorchModel(decoder, max_sessions=max_sessions, max_length=length, kv_blocks=blocks)
     except (MemoryError, RuntimeError) as error:
@@ -211,6 +213,17 @@ def load_torch_model(
         ) from error
     logger.info("loaded dtype=%s determinism=%s products: %s", dtype, model.determinism, model.multiplier.about)
     return model
+
+
+def _loaded(folder: Path, *, dtype: torch.dtype, device: str) -> Decoder:
+    try:
+        return load_decoder(folder, dtype=dtype, device=device)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_of_memory(error):
+            raise
+        raise ModelRefused(
+            f"{folder}: {device} has no memory for its weights as {dtype}; take a smaller model"
+        ) from error
 
 
 def _budgeted_blocks(folder: Path, kv_bytes: int, *, dtype: torch.dtype, length: int) -> int:
