@@ -183,7 +183,7 @@ def test_a_model_of_a_single_block_is_served() -> None:
 def test_a_device_without_memory_is_overloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     model = TorchModel(decoder_of(shape()), max_sessions=1, max_length=LENGTH)
 
-    def exhausted(*_: object) -> None:
+    def exhausted(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(model._decoder, "hidden", exhausted)

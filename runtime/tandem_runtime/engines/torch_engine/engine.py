@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tandem_runtime.domain.blocks import BlockId, Blocks, Copy
 from tandem_runtime.domain.errors import ModelRefused, Overloaded
@@ -66,8 +67,8 @@ COMPANY_TOKENS = 16
 class TorchModel:
     """`ports.StepModel` over a decoder. Runs on the decoder's own device, in its own type.
 
-    Products are by `multiplier`, which is by default the best one for the decoder's device. `kv_blocks` None: memory
-    enough for all sessions at full length.
+    `kv_blocks` None: memory enough for all sessions at full length. Products are by `multiplier`, by default the best
+    one for the decoder's device.
     """
 
     def __init__(
@@ -115,20 +116,28 @@ class TorchModel:
     @torch.inference_mode()
     def _logits(self, rows: Sequence[Row]) -> Logits:
         """[sum of outputs, vocab]"""
-        least = 1 if self.multiplier.row_invariant else self._padding
-        filling = max(0, least - sum(len(row.tokens) for row in rows))
+        wanted = _wanted(rows)
+        picked = torch.tensor(wanted + [0] * (self._least_rows - len(wanted)), device=self._device)
+        logits = self._decoder.logits(self._hidden(rows)[picked])[: len(wanted)]
+        array: Logits = logits.float().cpu().numpy()
+        return array
+
+    @torch.inference_mode()
+    def _hidden(self, rows: Sequence[Row], *, layers: int | None = None) -> Tensor:
+        """[sum of tokens, and filling rows, hidden] after the first `layers`; None: after all."""
+        filling = max(0, self._least_rows - sum(len(row.tokens) for row in rows))
         places = [(token, row.start + i) for row in rows for i, token in enumerate(row.tokens)]
         places += [(0, 0)] * filling
         tokens, positions = torch.tensor(places, device=self._device).unbind(1)
         if begun := begun_by(rows):
             self._cache.clear(begun)
         attend = Attention(self._cache, rows, count=len(places), least_rows=self._padding)
-        hidden = self._decoder.hidden(tokens, positions, attend)
-        wanted = _wanted(rows)
-        picked = torch.tensor(wanted + [0] * (least - len(wanted)), device=self._device)
-        logits = self._decoder.logits(hidden[picked])[: len(wanted)]
-        array: Logits = logits.float().cpu().numpy()
-        return array
+        return self._decoder.hidden(tokens, positions, attend, layers=layers)
+
+    @property
+    def _least_rows(self) -> int:
+        """Of a product with weights; attention has least rows of its own."""
+        return 1 if self.multiplier.row_invariant else self._padding
 
     def _settle_padding(self) -> str:
         if self._device.type != "cpu":
@@ -151,15 +160,22 @@ class TorchModel:
         table = tuple(BlockId(block) for block in reversed(range(self.blocks.count)))
         company = Row(table[-1:], 0, tokens[:COMPANY_TOKENS], outputs=1)
         companies = ([], [company]) if self.blocks.count > 1 else ([],)
-        whole = self._logits([Row(table, 0, tokens, outputs=count)])
+        whole = self._probed([Row(table, 0, tokens, outputs=count)])
         for start, size in sorted(PROBE_PIECES, reverse=True):  # a piece overwrites what stands beyond its start
             piece = Row(table, start, tokens[start : start + size], outputs=size)
             if start + size > count:
                 continue
             for beside in companies:
-                if not np.array_equal(self._logits([piece, *beside])[:size], whole[start : start + size]):
+                if not np.array_equal(self._probed([piece, *beside])[:size], whole[start : start + size]):
                     return False
         return True
+
+    def _probed(self, rows: Sequence[Row]) -> Logits:
+        """What is compared of wanted rows: logits, but where only attention is in doubt what one layer makes of it."""
+        if not self.multiplier.row_invariant:
+            return self._logits(rows)
+        array: Logits = self._hidden(rows, layers=1)[_wanted(rows)].float().numpy()
+        return array
 
 
 def load_torch_model(

@@ -65,11 +65,11 @@ class FusedDecoder:
         ]
         self._table = _rotation_table(self.config, length, like=self.embedding)
 
-    def hidden(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """As `Decoder.hidden`, for `tokens` and `positions` [n]."""
+    def hidden(self, tokens: Tensor, positions: Tensor, attend: Attend, *, layers: int | None = None) -> Tensor:
+        """As `Decoder.hidden`, for `tokens` and `positions` [n], by the first `layers` only; None: by all."""
         x = functional.embedding(tokens, self.embedding)
         turns = self._table[positions]
-        for index, layer in enumerate(self._layers):
+        for index, layer in enumerate(self._layers[:layers]):
             queries, keys, values = self._heads(self._normed(x, layer.attention_norm), layer, turns)
             x = x + self._product(attend(index, queries, keys, values).flatten(1), layer.out)
             gate, up = self._product(self._normed(x, layer.feed_norm), layer.gate_up).chunk(2, dim=-1)
