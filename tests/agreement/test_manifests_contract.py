@@ -24,7 +24,14 @@ SPEC = parse(
     {
         "target": {
             "model": {"uri": "hf://a/b", "revision": "0" * 40, "digest": "sha256:" + "0" * 64},
-            "engineArgs": {"dtype": "fp32", "threads": "1", "max-sessions": "1", "max-length": "9", "pace": "h100-70b"},
+            "engineArgs": {
+                "dtype": "fp32",
+                "threads": "1",
+                "max-sessions": "1",
+                "max-length": "9",
+                "kv-bytes": "9999999",
+                "pace": "h100-70b",
+            },
         },
         "draft": {"model": {"uri": "file:///m/draft"}},
         "gateway": {"authSecretRef": {"name": "keys"}},
