@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,8 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from tandem_runtime.domain.errors import BadRequest
 from tandem_runtime.domain.tokens import Grammar, GrammarKind, TokenId
+
+_T = TypeVar("_T")
 
 LONGEST_GRAMMAR = 64 * 1024
 """Characters. Compiling is bounded work per character, and a schema beyond this is a mistake."""
@@ -48,20 +51,26 @@ class TokenGrammars:
     def compile(self, grammar: Grammar) -> "TokenMatcher":
         with self._lock:
             kept = self._compiled.get(grammar)
-        if kept is None:
-            kept = self._compile(grammar)
-        with self._lock:
-            self._compiled[grammar] = kept
-            self._compiled.move_to_end(grammar)
-            while len(self._compiled) > MOST_COMPILED:
-                self._compiled.popitem(last=False)
-            fresh = kept.deep_copy()
-        return TokenMatcher(fresh, end_tokens=self._end_tokens, vocab_size=self._vocab_size)
+        first = self._compiled_anew(grammar) if kept is None else self._copied(grammar, kept)
+        fresh = partial(self._compiled_anew, grammar)
+        return TokenMatcher(first, fresh, end_tokens=self._end_tokens, vocab_size=self._vocab_size)
 
     @property
     def kept(self) -> int:
         """Compiled grammars in memory."""
         return len(self._compiled)
+
+    def _compiled_anew(self, grammar: Grammar) -> LLMatcher:
+        """A matcher that shares nothing with those made before."""
+        return self._copied(grammar, self._compile(grammar))
+
+    def _copied(self, grammar: Grammar, kept: LLMatcher) -> LLMatcher:
+        with self._lock:
+            self._compiled[grammar] = kept
+            self._compiled.move_to_end(grammar)
+            while len(self._compiled) > MOST_COMPILED:
+                self._compiled.popitem(last=False)
+            return kept.deep_copy()
 
     def _compile(self, grammar: Grammar) -> LLMatcher:
         if not self._end_tokens:
@@ -127,10 +136,24 @@ class _Table:
 
 
 class TokenMatcher:
-    """`ports.Matcher`: one output on its way through a grammar."""
+    """`ports.Matcher`: one output on its way through a grammar.
 
-    def __init__(self, matcher: LLMatcher, *, end_tokens: frozenset[TokenId], vocab_size: int) -> None:
+    The library's matcher has limits, and towards them counts what it looked at on the way of proposals that did not
+    stand, and even what its copies looked at in other sessions. So one that fails is replaced by a `fresh` one, which
+    shares nothing and has read this output alone; only where that fails too is the grammar too complex.
+    """
+
+    def __init__(
+        self,
+        matcher: LLMatcher,
+        fresh: Callable[[], LLMatcher],
+        *,
+        end_tokens: frozenset[TokenId],
+        vocab_size: int,
+    ) -> None:
         self._matcher = matcher
+        self._fresh = fresh
+        self._read: list[TokenId] = []
         self._end_tokens = end_tokens
         self._vocab_size = vocab_size
         self._beyond = 0
@@ -140,7 +163,7 @@ class TokenMatcher:
     def admitted(self) -> npt.NDArray[np.bool_]:
         if self._beyond:
             return self._after_the_end()
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        bits = np.frombuffer(self._surely(LLMatcher.compute_bitmask), np.uint8)
         if self._matcher.is_error():
             raise BadRequest(
                 f"response_format became too complex to follow: {_first_line(self._matcher.get_error())}",
@@ -155,12 +178,26 @@ class TokenMatcher:
     def roll_back(self, count: int) -> None:
         beyond = min(count, self._beyond)
         self._beyond -= beyond
-        if count > beyond:
-            self._matcher.rollback(count - beyond)
+        taken = len(self._read) - (count - beyond)
+        if taken < len(self._read):
+            self._matcher.rollback(len(self._read) - taken)
+            del self._read[taken:]
 
     def _take(self, token: TokenId) -> bool:
         self._ended = token in self._end_tokens and self._matcher.is_accepting()
-        return token not in self._end_tokens and self._matcher.try_consume_tokens([token]) == 1
+        if token in self._end_tokens or not self._surely(lambda matcher: matcher.try_consume_tokens([token])):
+            return False
+        self._read.append(token)
+        return True
+
+    def _surely(self, ask: Callable[[LLMatcher], _T]) -> _T:
+        """What the matcher answers, or a fresh one in its place if it has come to its limits."""
+        answer = ask(self._matcher)
+        if self._matcher.is_error():
+            self._matcher = self._fresh()
+            self._matcher.try_consume_tokens(self._read)
+            answer = ask(self._matcher)
+        return answer
 
     def _after_the_end(self) -> npt.NDArray[np.bool_]:
         mask = np.zeros(self._vocab_size, np.bool_)

@@ -124,7 +124,10 @@ class Matcher(Protocol):
     """Follows one output through a grammar."""
 
     def admitted(self) -> npt.NDArray[np.bool_]:
-        """[vocab]: what may follow what was said so far. All false behind a token that the grammar did not admit."""
+        """[vocab]: what may follow what was said so far. All false behind a token that the grammar did not admit.
+
+        Raises BadRequest where the grammar cannot be followed further; whether it does depends on what was said and
+        was not taken back, on nothing else."""
         ...
 
     def advance(self, token: TokenId) -> None: ...

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.seams.kv_tables import own_blocks
+from tests.seams.kv_tables import lent_blocks
 from tests.seams.model_folders import LONGEST, REFERENCES, VOCAB, rewrite_config, saved_reference
 
 from tandem_runtime.domain.errors import ModelRefused
@@ -60,10 +60,11 @@ def one_thread() -> Iterator[None]:
 
 def engine_logits(model: StepModel, tokens: list[int], pieces: list[int]) -> torch.Tensor:
     """[len(tokens), vocab]: the text in pieces of these sizes, then one token at a time, through the cache."""
-    blocks, at, rows = own_blocks(model), 0, []
-    for size in [*pieces, *[1] * (len(tokens) - sum(pieces))]:
-        rows += model.forward([Row(blocks, at, tuple(tokens[at : at + size]), size)])
-        at += size
+    at, rows = 0, []
+    with lent_blocks(model) as blocks:
+        for size in [*pieces, *[1] * (len(tokens) - sum(pieces))]:
+            rows += model.forward([Row(blocks, at, tuple(tokens[at : at + size]), size)])
+            at += size
     return torch.from_numpy(np.concatenate(rows))
 
 

@@ -7,10 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from tandem_runtime.domain.errors import DraftLost, NotANumber, Overloaded, TandemError, TargetLost
+from tandem_runtime.domain.errors import BadRequest, DraftLost, NotANumber, Overloaded, TandemError, TargetLost
 from tandem_runtime.domain.tokens import (
+    Grammar,
+    GrammarKind,
     Incarnation,
     OpenSession,
     Proposal,
@@ -230,6 +233,50 @@ async def test_a_draft_offers_what_it_drew_before_a_row_without_a_law(mode: Veri
     assert scored == (True, True, False, False)
 
 
+class FailingGrammars:
+    """`ports.Grammars` that admit everything and cannot be followed behind two tokens."""
+
+    def compile(self, grammar: Grammar) -> "FailingMatcher":
+        return FailingMatcher()
+
+
+class FailingMatcher:
+    def __init__(self) -> None:
+        self._said = 0
+
+    def admitted(self) -> npt.NDArray[np.bool_]:
+        if self._said >= 2:
+            raise BadRequest("response_format became too complex to follow", parameter="response_format")
+        return np.ones(7, np.bool_)
+
+    def advance(self, token: TokenId) -> None:
+        self._said += 1
+
+    def roll_back(self, count: int) -> None:
+        self._said -= count
+
+
+async def test_a_grammar_that_fails_within_a_proposal_fails_where_plain_decoding_comes_to_it() -> None:
+    facts = replace(FACTS, grammars=FailingGrammars())
+    asked = opening("a")
+    asked = replace(asked, parameters=replace(asked.parameters, grammar=Grammar(GrammarKind.REGEX, ".*")))
+    with (
+        BatchedTarget(ScriptedModel(chain_logits), facts, clock=SystemClock()) as target,
+        BatchedDraft(ScriptedModel(chain_logits), facts, clock=SystemClock()) as draft,
+    ):
+        await target.open(asked)
+        await draft.open(asked)
+        offered = await draft.propose(propose_of("a", 5))
+        other = await target.verify(round_of("a", 0, 0, (6, 6, 6)))
+        verdict = await target.verify(round_of("a", 1, 1, CHAIN_AFTER_1[1:]))
+        with pytest.raises(BadRequest, match="too complex") as refusal:
+            await target.verify(round_of("a", 2, 2))
+    assert offered.ids == CHAIN_AFTER_1[:2]
+    assert (other.accepted, other.token) == (0, 5)
+    assert (verdict.accepted, verdict.token) == (0, 3)
+    assert refusal.value.parameter == "response_format"
+
+
 async def test_every_failure_of_a_draft_is_a_lost_draft() -> None:
     with BatchedDraft(WatchedModel(lambda: RuntimeError("kernel")), FACTS, clock=SystemClock()) as draft:
         await draft.open(opening("a", prompt=(POISON,)))
@@ -320,6 +367,24 @@ async def test_stopping_fails_what_is_under_way_and_what_comes_later(monkeypatch
         with pytest.raises(TargetLost):
             await lost
     await target.close(SessionId("a"))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_bug_in_the_loop_itself_fails_its_callers_and_leaves_none_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = WatchedModel()
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with target_of(model) as target:
+        await target.open(opening("a"))
+        monkeypatch.setattr(model.blocks, "extend", broken)
+        for _ in range(2):
+            with pytest.raises(TargetLost):
+                await target.verify(round_of("a"))
+        await target.close(SessionId("a"))
 
 
 async def test_seconds_and_memory_are_told_with_the_verdict() -> None:

@@ -3,11 +3,15 @@
 import asyncio
 import json
 import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import jsonschema
 import numpy as np
 import pytest
+from llguidance import LLMatcher, LLParserLimits
 from tests.seams.tokenizer_folders import byte_level_folder
 
 from tandem_runtime.domain.errors import BadRequest
@@ -68,6 +72,77 @@ def test_rolling_back_restores_what_was_admitted_from_anywhere() -> None:
             for token in path[len(path) - count :]:
                 matcher.advance(token)
         assert admitted(matcher) == before[-1]
+
+
+WIDE = "(a|b)*a(a|b){6}c"
+"""As a machine without memory it has 128 states, of which a text meets new ones for long."""
+
+
+def limited_matcher(*, states: int) -> TokenMatcher:
+    """Its library's limit is so low that a few ways fill it."""
+    fresh = fresh_matcher(states=states)
+    return TokenMatcher(fresh(), fresh, end_tokens=frozenset({END}), vocab_size=len(TABLE))
+
+
+def fresh_matcher(*, states: int) -> Callable[[], LLMatcher]:
+    source, limits = LLMatcher.grammar_from_regex(WIDE), LLParserLimits(max_lexer_states=states)
+    return lambda: LLMatcher(GRAMMARS._vocabulary(), source, log_level=0, limits=limits)
+
+
+def test_ways_that_were_taken_back_never_make_a_grammar_too_complex() -> None:
+    matcher, straight, chance = limited_matcher(states=40), GRAMMARS.compile(regex(WIDE)), Random(1)
+    for token in ids_of("abbabaabab"):
+        for _ in range(5):
+            way = [chance.choice(ids_of("ab")) for _ in range(6)]
+            for guess in way:
+                matcher.advance(guess)
+                matcher.admitted()
+            matcher.roll_back(len(way))
+        assert admitted(matcher) == admitted(straight)
+        matcher.advance(token)
+        straight.advance(token)
+    assert admitted(matcher) == admitted(straight)
+
+
+def test_a_session_that_came_to_the_limit_leaves_the_grammar_as_it_was_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Copies of one compiled grammar share what they looked at; the copy that fills it up is followed by no other."""
+    grammars = table_grammars(TABLE, end_tokens=frozenset({END}))
+    fresh = fresh_matcher(states=40)
+    monkeypatch.setattr(grammars, "_compile", lambda _: fresh())
+    chance = Random(1)
+    for _ in range(6):
+        matcher, straight = grammars.compile(regex(WIDE)), GRAMMARS.compile(regex(WIDE))
+        for _ in range(10):
+            assert admitted(matcher) == admitted(straight)
+            token = chance.choice(ids_of("ab"))
+            matcher.advance(token)
+            straight.advance(token)
+
+
+def test_a_grammar_is_too_complex_after_the_same_output_whatever_was_proposed() -> None:
+    matcher, straight = limited_matcher(states=20), limited_matcher(states=20)
+    said = ids_of("abbaabababbbaaabbabab")
+
+    def refused_at(matcher: TokenMatcher, *, proposals: Sequence[Sequence[TokenId]]) -> int:
+        for place, token in enumerate(said):
+            for way in proposals:
+                for guess in way:
+                    matcher.advance(guess)
+                    with suppress(BadRequest):
+                        matcher.admitted()
+                matcher.roll_back(len(way))
+            try:
+                matcher.admitted()
+            except BadRequest:
+                return place
+            matcher.advance(token)
+        return len(said)
+
+    plain = refused_at(straight, proposals=())
+    assert 0 < plain < len(said)
+    assert refused_at(matcher, proposals=(ids_of("aababb"), ids_of("bba"), [END, *ids_of("ab")])) == plain
 
 
 def test_nothing_is_admitted_behind_a_token_that_left_the_grammar() -> None:

@@ -4,12 +4,14 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.seams.port_models import LENGTH, PAIRS, VOCAB, decoder, hashed_logits
+import torch
+from tests.seams.port_models import LENGTH, VOCAB, decoder, hashed_logits
 
 from tandem_runtime.domain.errors import Overloaded
 from tandem_runtime.domain.tokens import (
@@ -309,17 +311,33 @@ async def cancelled(target: BatchedTarget, request: VerifyRound, *, ticks: int) 
     await asyncio.gather(asked, return_exceptions=True)
 
 
-@pytest.mark.parametrize("name", PAIRS)
+def scripted(kv_blocks: int) -> StepModel:
+    return ScriptedModel(hashed_logits, max_length=LENGTH, max_sessions=12, kv_blocks=kv_blocks)
+
+
+def torched(kv_blocks: int) -> StepModel:
+    return TorchModel(decoder(noise=0.0), max_sessions=12, max_length=LENGTH, kv_blocks=kv_blocks)
+
+
+def torched_in_bf16(kv_blocks: int) -> StepModel:
+    halved = deepcopy(decoder(noise=0.0)).to(torch.bfloat16)
+    return TorchModel(halved, max_sessions=12, max_length=LENGTH, kv_blocks=kv_blocks)
+
+
+MODELS = {"scripted": scripted, "fp32": torched, "bf16": torched_in_bf16}
+
+
+@pytest.mark.parametrize("made", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("chunk", [1, 7, 64])
-async def test_mixed_requests_in_a_short_memory_say_what_each_says_alone(name: str, chunk: int) -> None:
+async def test_mixed_requests_in_a_short_memory_say_what_each_says_alone(
+    made: Callable[[int], StepModel], chunk: int
+) -> None:
     requests, chance = mixed_requests(chunk), random.Random(chunk)
-    with target_of(PAIRS[name].target()) as target:
-        expected = [await answer(target, request, 12) for request in requests]
-    model: StepModel
-    if name == "torch":
-        model = TorchModel(decoder(noise=0.0), max_sessions=12, max_length=LENGTH, kv_blocks=8)
-    else:
-        model = ScriptedModel(hashed_logits, max_length=LENGTH, max_sessions=12, kv_blocks=8)
+    model, roomy = made(8), made(96)
+    if roomy.determinism != "Bitwise":
+        pytest.skip("this machine's libraries sum rows of this type in more than one order")
+    with target_of(roomy) as target:
+        expected = [await answer(target, replace(request, tenant=None), 12) for request in requests]
     places = asyncio.Semaphore(12)
 
     async def one(target: BatchedTarget, at: int) -> None:
@@ -330,5 +348,4 @@ async def test_mixed_requests_in_a_short_memory_say_what_each_says_alone(name: s
         await asyncio.gather(*(one(target, at) for at in range(REQUESTS)))
         assert target.memory.preemptions > 0
         assert target.memory.cached_tokens > 0
-    assert model.blocks.used == 0
-    assert model.blocks.available == 8
+    assert (model.blocks.used, model.blocks.available) == (0, 8)

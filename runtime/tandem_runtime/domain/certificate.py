@@ -6,15 +6,17 @@ Where kernels round differently for one row than for K + 1, two runs may part at
 two best tokens alone would excuse nearly everything: in bf16 rows move by tenths of a logit, and most positions of a
 text have a gap below twice that. So a first split is *explained* only if all of this holds:
 
-1. Both rows are computed anew from the same prefix, one as plain decoding does, one as the verify did, and the pure
-   sampler gives each side's token from its own row. A fault of the run that is not in the recomputation ends here: a
-   row from a sound cache does not give the faulty token.
-2. The rows differ nowhere by more than the bound, calibrated on other texts for this (engine, dtype). A fault that is
-   in the recomputation too ends here: it moves logits as another context does, not as rounding does.
-3. There are not more splits than gaps predict. Let f be the density of gaps at 0 and d the change of a gap between the
-   two ways of computing. The chance of a split at a position is the integral of f P(d > g) over g, that is f E[max(d,
-   0)] where f is flat over the reach of d. Times the positions compared it is the mean of a Poisson number, and more
-   than its upper `FALSE_ALARM` point is no accident.
+1. Both rows are computed anew, one as plain decoding does, one as the verify did, and the pure sampler gives each
+   side's token from its own row. A fault that happened once, in the run and not in the recomputation, ends here.
+2. Both rows lie within a bound of a *reference*: the row of the same prefix, computed whole, without any cache, in a
+   wider type. A fault that is in the recomputation too ends here: it moves logits as another context does, not as
+   rounding does. The bound comes from the reference and from the same whole sequences computed in the narrow type, so
+   no cache is in it, and a fault of the cache cannot widen what is allowed to it.
+3. There are not more splits than gaps predict. Let f be the density of gaps at 0, and e1, e2 the changes of a gap by
+   the rounding of either way. The chance of a split at a position is the integral of f P(e1 - e2 > g) over g, that is
+   f E[max(e1 - e2, 0)] where f is flat over the reach of rounding. By symmetry this is f E|e1 - e2| / 2, and so f E|e|
+   at most, with e measured by the calibration. Times the positions compared it bounds the mean of a Poisson number,
+   and more than its upper `FALSE_ALARM` point is no accident.
 """
 
 import math
@@ -64,13 +66,14 @@ class Doubt(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Where two texts first part: their tokens, and their rows [vocab], computed anew from the prefix they share."""
+    """Where two texts first part: their tokens, their rows [vocab], computed anew, and the reference's."""
 
     position: int
     plain_token: TokenId
     verified_token: TokenId
     plain_row: LogitRow
     verified_row: LogitRow
+    reference_row: LogitRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Of one (engine, dtype), from an engine that is trusted. `bound` in logits; `rate` is splits per position."""
+    """Of one (model, dtype). `bound` in logits; `rate` is the most splits per position that gaps predict."""
 
     bound: float
     rate: float
@@ -92,8 +95,10 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """`unexplained` holds positions with reasons; more `near_ties` than `allowed` are a fault too."""
+    """Over `positions` compared. `unexplained` holds those with a reason; more `near_ties` than `allowed` are a fault
+    too."""
 
+    positions: int
     near_ties: int
     allowed: int
     unexplained: tuple[tuple[int, Doubt], ...]
@@ -114,7 +119,8 @@ def doubt(split: Split, *, choose: Callable[[LogitRow], TokenId], bound: float) 
         return Doubt.PLAIN_ROW
     if choose(split.verified_row) != split.verified_token:
         return Doubt.VERIFIED_ROW
-    if not largest_difference(split.plain_row, split.verified_row) <= bound:
+    rows = (split.plain_row, split.verified_row)
+    if not all(largest_difference(row, split.reference_row) <= bound for row in rows):
         return Doubt.DIFFERENCE
     return None
 
@@ -122,6 +128,7 @@ def doubt(split: Split, *, choose: Callable[[LogitRow], TokenId], bound: float) 
 def certify(doubts: Sequence[tuple[int, Doubt | None]], *, positions: int, calibration: Calibration) -> Certificate:
     """What `doubt` said of each split, over all the positions that were compared."""
     return Certificate(
+        positions=positions,
         near_ties=sum(reason is None for _, reason in doubts),
         allowed=_poisson_limit(positions * calibration.rate),
         unexplained=tuple((position, reason) for position, reason in doubts if reason is not None),
@@ -129,16 +136,15 @@ def certify(doubts: Sequence[tuple[int, Doubt | None]], *, positions: int, calib
 
 
 def calibrate(pairs: Sequence[tuple[LogitRow, LogitRow]], parameters: SamplingParameters) -> Calibration:
-    """From rows at positions 0, 1, ... of trusted texts, each computed both ways. Filters are left out of gaps."""
-    leads = [lead(plain, parameters, position) for position, (plain, _) in enumerate(pairs)]
-    changes = [_change(found, *pair) for found, pair in zip(leads, pairs, strict=True)]
-    pushed = sum(max(change, 0.0) for change in (*changes, *(-change for change in changes))) / (2 * len(pairs))
+    """From rows at positions 0, 1, ... of texts, each (reference, rounded), without a cache. Gaps are unfiltered."""
+    leads = [lead(reference, parameters, position) for position, (reference, _) in enumerate(pairs)]
+    moved = sum(abs(_change(found, *pair)) for found, pair in zip(leads, pairs, strict=True)) / len(pairs)
     gaps = sorted(found.gap for found in leads)
     nearest = gaps[: max(1, math.ceil(NEAREST * len(gaps)))]
     density = len(nearest) / len(gaps) / nearest[-1] if nearest[-1] > 0 else math.inf
     return Calibration(
         bound=HEADROOM * max(largest_difference(*pair) for pair in pairs),
-        rate=min(1.0, density * pushed) if pushed else 0.0,
+        rate=min(1.0, density * moved) if moved else 0.0,
     )
 
 
@@ -166,9 +172,9 @@ def _distance(left: float, right: float) -> float:
     return math.inf if math.isnan(distance) else distance
 
 
-def _change(found: Lead, plain: LogitRow, verified: LogitRow) -> float:
-    """By how much the gap between the two best shrinks."""
-    return (plain[found.first] - plain[found.second]) - (verified[found.first] - verified[found.second])
+def _change(found: Lead, reference: LogitRow, rounded: LogitRow) -> float:
+    """By how much rounding shrinks the gap between the two best."""
+    return (reference[found.first] - reference[found.second]) - (rounded[found.first] - rounded[found.second])
 
 
 def _poisson_limit(mean: float) -> int:

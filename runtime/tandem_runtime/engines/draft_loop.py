@@ -113,9 +113,14 @@ def _guess(session: Session, logits: Logits, *, ahead: int) -> tuple[TokenId, Sp
     """What comes after `logits` [1, vocab], `ahead` guesses into the round; None where nothing can.
 
     Guesses that led to a row without a law are offered all the same: withheld, they would make what is proposed depend
-    on what was drawn. Raises NotANumber if the model's first row is none.
+    on what was drawn. Raises NotANumber if the model's first row is none, BadRequest if a grammar fails there.
     """
-    (row,) = session.processed(logits, ())
+    try:
+        (row,) = session.processed(logits, ())
+    except BadRequest:
+        if ahead == 0:
+            raise
+        return None
     if session.leaves_nothing(row) or (ahead and not has_law(row, session.parameters)):
         return None
     asked = session.request.verification

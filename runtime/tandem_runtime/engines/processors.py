@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tandem_runtime.domain.errors import NotANumber, TandemError
+from tandem_runtime.domain.errors import BadRequest, NotANumber, TandemError
 from tandem_runtime.domain.processors import nothing_admitted
 from tandem_runtime.domain.tokens import SamplingParameters, TokenId
 from tandem_runtime.ports import Logits, Matcher
@@ -50,12 +50,13 @@ class Processors:
         """`logits` [n, vocab] stand after the output and each prefix of `proposed`; the same rows, processed.
 
         Behind a proposed token that the rules forbid, rows stay as they are: it is rejected, and nothing after a
-        rejection is looked at. A row of which nothing is left is -inf everywhere.
+        rejection is looked at. A row of which nothing is left is -inf everywhere, and so is one behind a proposed token
+        at which the grammar fails. Raises BadRequest where it fails at the first row.
         """
         processed = logits.astype(np.float64)
         offset = len(self._said)
         for at, row in enumerate(processed):
-            self._process(row)
+            self._process_in_proposal(row, at)
             if at < len(proposed):
                 if not _admits(row, proposed[at]):
                     break
@@ -79,6 +80,15 @@ class Processors:
             self._counts.remove(self._said.pop())
         if self._matcher is not None and count:
             self._matcher.roll_back(count)
+
+    def _process_in_proposal(self, row: Floats, at: int) -> None:
+        """A failure behind a proposed token is one of the round that begins there, if the token stands."""
+        try:
+            self._process(row)
+        except BadRequest:
+            if at == 0:
+                raise
+            row[:] = -np.inf
 
     def _process(self, row: Floats) -> None:
         """In place, in the order of `domain.processors`."""

@@ -67,8 +67,8 @@ COMPANY_TOKENS = 16
 class TorchModel:
     """`ports.StepModel` over a decoder. Runs on the decoder's own device, in its own type.
 
-    Products are by `multiplier`, which is by default the best one for the decoder's device. `kv_blocks` None: memory
-    enough for all sessions at full length.
+    `kv_blocks` None: memory enough for all sessions at full length. Products are by `multiplier`, by default the best
+    one for the decoder's device.
     """
 
     def __init__(
