@@ -168,11 +168,11 @@ NAMED: tuple[Fault, ...] = (
         (NOISE,),
     ),
     Fault(
-        "noise keyed by slot",
+        "noise keyed by the order of opening",
         "engines/target_loop.py",
         "return verify(rows, proposal, session.parameters,",
         "return verify(rows, proposal, "
-        "__import__('dataclasses').replace(session.parameters, choice=session.line.slot),",
+        "__import__('dataclasses').replace(session.parameters, choice=session.line.number),",
         "a generator per batch row: text depends on who else is served",
         (INVARIANCE,),
     ),
@@ -195,16 +195,17 @@ NAMED: tuple[Fault, ...] = (
     Fault(
         "cache off by one",
         "engines/scripted.py",
-        "held[row.start :] = row.tokens",
-        "held[row.start + 1 :] = row.tokens",
+        "            written[position % BLOCK_TOKENS] = token\n",
+        "            if position > row.start or written[position % BLOCK_TOKENS] == _NOTHING:\n"
+        "                written[position % BLOCK_TOKENS] = token\n",
         "one rejected token stays in the cache at a roll-back (EQSPEC, arXiv 2510.22876)",
         (INVARIANCE,),
     ),
     Fault(
         "logits of the position before",
         "engines/scripted.py",
-        "ends = range(len(held) - row.outputs + 1, len(held) + 1)",
-        "ends = range(len(held) - row.outputs, len(held))",
+        "ends = range(end - row.outputs + 1, end + 1)",
+        "ends = range(end - row.outputs, end)",
         "on and off agree with each other, and only the reference knows better",
         (INVARIANCE,),
     ),

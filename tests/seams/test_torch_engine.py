@@ -100,6 +100,7 @@ def test_logits_are_those_of_the_decoder_over_the_whole_sequence(key_heads: int)
 def test_a_row_has_the_same_bits_in_any_company_and_any_pieces(data: st.DataObject) -> None:
     """Sessions of their own lengths, stepped together in random pieces with random roll-backs, forks and evictions."""
     model = GROUPED
+    model.blocks = Blocks(model.blocks.count, block_tokens=BLOCK_TOKENS)  # that know nothing of earlier examples
     sequences = [tokens_of(seed, LENGTH) for seed in range(SLOTS)]
     expected = [expected_logits(seed) for seed in range(SLOTS)]
     model.blocks = Blocks(model.blocks.count, block_tokens=BLOCK_TOKENS)  # what is adopted must follow from the draws
