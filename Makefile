@@ -49,9 +49,10 @@ outside: $(STAMP)
 inside: $(STAMP) controlplane
 	$(BIN)/pytest -q tests/cluster --ignore=tests/cluster/test_story.py
 
-exactness: $(STAMP) ## text never depends on speculation: laws by enumeration, 100,000 sequences, sampled laws (an hour on 2 cores)
+exactness: $(STAMP) ## text never depends on speculation: laws by enumeration, 100,000 sequences, sampled laws, real kernels (an hour on 2 cores)
 	$(BIN)/pytest -q -m exactness tests/laws
 	$(BIN)/python -m tests.exactness
+	$(BIN)/python -m tests.exactness.kernels
 	$(BIN)/python -m tests.exactness.sampled
 
 mutants: $(STAMP) ## plant each known fault in a copy and name the test that sees it; a survivor fails

@@ -61,14 +61,9 @@ def way(name: str, dtype: torch.dtype, multiplier: Multiplier) -> Way:
     began = time.process_time()
     model = TorchModel(decoder, max_sessions=1, max_length=SHAPE.max_position_embeddings, multiplier=multiplier)
     startup = time.process_time() - began
-    model.forward([Row(room(model), 0, tuple(range(POSITION)), 1)])
+    model.forward([Row(own_blocks(model), 0, tuple(range(POSITION)), 1)])
     weights = [weight for name, weight in decoder.named_parameters() if weight.dim() > 1]
     return Way(name, multiplier, model, weights, startup)
-
-
-def room(model: TorchModel) -> tuple[BlockId, ...]:
-    """All that the model has: one session is measured."""
-    return tuple(BlockId(block) for block in range(model.blocks.count))
 
 
 def milliseconds(work: Callable[[], object]) -> float:
@@ -77,8 +72,13 @@ def milliseconds(work: Callable[[], object]) -> float:
     return (time.process_time() - began) * 1e3
 
 
+def own_blocks(model: TorchModel) -> tuple[BlockId, ...]:
+    """All there are: the model holds one session."""
+    return tuple(BlockId(block) for block in range(model.blocks.count))
+
+
 def step(way: Way, k: int) -> float:
-    row = Row(room(way.model), POSITION, tuple(range(k + 1)), k + 1)
+    row = Row(own_blocks(way.model), POSITION, tuple(range(k + 1)), k + 1)
     return milliseconds(lambda: way.model.forward([row]))
 
 

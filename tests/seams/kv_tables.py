@@ -7,6 +7,13 @@ from tandem_runtime.domain.blocks import BlockId, Table
 from tandem_runtime.ports import StepModel
 
 
+def own_blocks(model: StepModel) -> tuple[BlockId, ...]:
+    """For one sequence at full length, for good."""
+    table = Table(None)
+    assert model.blocks.extend(table, model.max_length) == ()
+    return tuple(table.blocks)
+
+
 @contextmanager
 def lent_blocks(model: StepModel) -> Iterator[tuple[BlockId, ...]]:
     """For one sequence at full length, while the block lasts."""

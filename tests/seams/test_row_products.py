@@ -12,9 +12,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.seams.kv_tables import lent_blocks, own_blocks
 from torch.nn import functional
 
-from tandem_runtime.domain.blocks import BlockId, Table
 from tandem_runtime.domain.tokens import TokenId
 from tandem_runtime.engines.torch_engine import linear
 from tandem_runtime.engines.torch_engine.engine import TorchModel, load_torch_model
@@ -172,32 +172,22 @@ def decoder(dtype: torch.dtype, *, hidden: int) -> Decoder:
     return Decoder(config).requires_grad_(False).to(dtype)
 
 
-def room(model: TorchModel) -> tuple[BlockId, ...]:
-    """Blocks for one session at full length."""
-    return extended(model, Table(None))
-
-
-def extended(model: TorchModel, table: Table) -> tuple[BlockId, ...]:
-    assert model.blocks.extend(table, model.max_length) == ()
-    return tuple(table.blocks)
-
-
 @pytest.mark.parametrize("hidden", [24, 33])
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 def test_an_engine_of_our_product_is_bitwise_in_either_type(dtype: torch.dtype, hidden: int) -> None:
     """A sequence whole, token by token, and as verifies of 1 to 9 rows beside a stranger."""
-    ours = Multiplier(native(), row_invariant=True, about="ours")
-    model = TorchModel(decoder(dtype, hidden=hidden), max_sessions=3, max_length=LENGTH, multiplier=ours)
+    mine = Multiplier(native(), row_invariant=True, about="ours")
+    model = TorchModel(decoder(dtype, hidden=hidden), max_sessions=3, max_length=LENGTH, multiplier=mine)
     assert model.determinism == "Bitwise"
     tokens = tuple(np.random.default_rng(hidden).integers(0, 97, LENGTH).tolist())
-    mine, strangers = room(model), room(model)
-    [whole] = model.forward([Row(mine, 0, tokens, LENGTH)])
-    alone = [model.forward([Row(mine, at, tokens[at : at + 1], 1)])[0] for at in range(LENGTH)]
+    own, strange = own_blocks(model), own_blocks(model)
+    [whole] = model.forward([Row(own, 0, tokens, LENGTH)])
+    alone = [model.forward([Row(own, at, tokens[at : at + 1], 1)])[0] for at in range(LENGTH)]
     assert np.array_equal(np.concatenate(alone), whole)
     for count in range(1, 10):
         for at in range(0, LENGTH - count, count):
-            beside = Row(strangers, 0, tokens[5 : 6 + at // 2], 1)
-            [verified, _] = model.forward([Row(mine, at, tokens[at : at + count], count), beside])
+            beside = Row(strange, 0, tokens[5 : 6 + at // 2], 1)
+            [verified, _] = model.forward([Row(own, at, tokens[at : at + count], count), beside])
             assert np.array_equal(verified, whole[at : at + count])
 
 
@@ -206,7 +196,7 @@ def test_an_engine_without_our_product_computes_nearly_the_same() -> None:
     rows = []
     for chosen in (Multiplier(native(), True, "ours"), Multiplier(functional.linear, False, "torch")):
         model = TorchModel(decoder(torch.float32, hidden=32), max_sessions=1, max_length=LENGTH, multiplier=chosen)
-        rows += model.forward([Row(room(model), 0, tokens, LENGTH)])
+        rows += model.forward([Row(own_blocks(model), 0, tokens, LENGTH)])
     assert np.abs(rows[0] - rows[1]).max() < 1e-4
 
 
@@ -225,28 +215,27 @@ def test_texts_of_the_shipped_target_are_the_same_alone_and_together(dtype: str)
     encode = FolderTokenizer(PAIRS / "target").encode
     prompts = [encode(text)[:20] for text in json.loads((PAIRS / "prompts.json").read_text())["prose"][:4]]
     alone = [continued(model, prompt) for prompt in prompts]
-    rooms = [room(model) for _ in prompts]
+    tables = [own_blocks(model) for _ in prompts]
     at, found = [0] * len(prompts), [list[int]() for _ in prompts]
     for step in range(TOKENS):
         rows = []
         for which, (prompt, text) in enumerate(zip(prompts, alone, strict=True)):
             size = len(prompt) if step == 0 else (step * (which + 1)) % 7 + 1
             piece = (*prompt, *text)[at[which] : at[which] + size]
-            rows.append(Row(rooms[which], at[which], piece, 1 if step == 0 else len(piece)))
+            rows.append(Row(tables[which], at[which], piece, 1 if step == 0 else len(piece)))
             at[which] += len(piece)
         rows = [row for row in rows if row.tokens]
         for row, logits in zip(rows, model.forward(rows) if rows else [], strict=True):
-            found[rooms.index(row.blocks)] += logits.argmax(axis=-1).tolist()
+            found[tables.index(row.blocks)] += logits.argmax(axis=-1).tolist()
     assert [text[:TOKENS] for text in found] == alone
 
 
 def continued(model: TorchModel, prompt: tuple[TokenId, ...]) -> list[int]:
-    table, at, piece = Table(None), 0, prompt
-    blocks = extended(model, table)
+    at, piece = 0, prompt
     text: list[int] = []
-    while len(text) < TOKENS:
-        [logits] = model.forward([Row(blocks, at, piece, 1)])
-        at, piece = at + len(piece), (TokenId(int(logits[0].argmax())),)
-        text += piece
-    model.blocks.roll_back(table, 0)
+    with lent_blocks(model) as blocks:
+        while len(text) < TOKENS:
+            [logits] = model.forward([Row(blocks, at, piece, 1)])
+            at, piece = at + len(piece), (TokenId(int(logits[0].argmax())),)
+            text += piece
     return text

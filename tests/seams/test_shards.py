@@ -210,9 +210,19 @@ def test_a_copy_of_a_tied_head_and_old_angles_are_passed_over(folder: Path) -> N
     assert set(load_decoder(folder).state_dict()) == set(held)
 
 
-def test_a_tied_head_that_is_not_the_embedding_is_refused(folder: Path) -> None:
+HEADS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "other numbers": lambda embedding: embedding + 1,
+    "another type": lambda embedding: embedding.to(torch.bfloat16),
+    "another shape": lambda embedding: embedding[1:].clone(),
+}
+
+
+@pytest.mark.parametrize("made", HEADS.values(), ids=HEADS.keys())
+def test_a_tied_head_that_is_not_the_embedding_is_refused(
+    made: Callable[[torch.Tensor], torch.Tensor], folder: Path
+) -> None:
     held = load_file(folder / FILE)
-    save_file(held | {"lm_head.weight": held[EMBEDDING] + 1}, folder / FILE)
+    save_file(held | {"lm_head.weight": made(held[EMBEDDING])}, folder / FILE)
     with pytest.raises(ModelRefused, match=r"lm_head\.weight differs from .*tie_word_embeddings = True"):
         load_decoder(folder)
 

@@ -12,8 +12,6 @@ from tests.seams.kv_tables import lent_blocks
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tandem_runtime.engines.torch_engine.engine import TorchModel, load_torch_model
-from tandem_runtime.engines.torch_engine.loading import load_decoder
-from tandem_runtime.engines.torch_engine.model import causal_attention
 from tandem_runtime.ports import Logits, Row
 from tandem_runtime.tokenizer import FolderTokenizer
 
@@ -27,7 +25,10 @@ QUESTIONS = (
 NEW_TOKENS, LONGEST = 12, 128
 
 FP32_TOLERANCE = 5e-4
-"""Of logits with a standard deviation of 7 to 8; seen: 8e-5."""
+"""Of logits with a standard deviation of 7 to 8; seen: 1e-4."""
+
+BF16_RATIO = 1.25
+"""Of the mean differences to float32; seen: 1.06."""
 
 
 @pytest.fixture(scope="module")
@@ -98,13 +99,14 @@ def test_the_engine_in_fp32_says_what_transformers_says(folder: Path, reference:
         assert tokens[len(prompt) :] == wanted[len(prompt) - 1 :].argmax(-1).tolist()
 
 
-def test_the_decoder_in_bf16_is_no_further_off_than_transformers_in_bf16(folder: Path, reference: Any) -> None:
-    """Both round, at other places. The engine's bits are those of its own whole texts, which other tests hold it to."""
-    theirs = transformers_model(folder, torch.bfloat16)
-    decoder = load_decoder(folder, dtype=torch.bfloat16)
-    prompt = prompts(folder)[0]
-    with torch.inference_mode():
-        rows = decoder(torch.tensor([prompt]), torch.arange(len(prompt)), causal_attention)[0].float().numpy()
-    wanted = logits_of(reference, prompt)
-    ours_off, theirs_off = np.abs(rows - wanted), np.abs(logits_of(theirs, prompt) - wanted)
-    assert ours_off.mean() < 1.25 * theirs_off.mean()
+def test_the_engine_in_bf16_is_no_further_off_than_transformers_in_bf16(folder: Path, reference: Any) -> None:
+    """Both round, at other places."""
+    model = load_torch_model(folder, dtype="bf16", threads=1, max_sessions=1, max_length=LONGEST)
+    rounded = transformers_model(folder, torch.bfloat16)
+    ours, theirs = [], []
+    for prompt in prompts(folder):
+        tokens, rows = greedy(model, prompt)
+        wanted = logits_of(reference, tokens[:-1])
+        ours.append(np.abs(rows - wanted).mean())
+        theirs.append(np.abs(logits_of(rounded, tokens[:-1]) - wanted).mean())
+    assert np.mean(ours) < BF16_RATIO * np.mean(theirs)

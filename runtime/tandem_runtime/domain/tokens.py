@@ -4,8 +4,9 @@ Refuses to know tensors, protobuf, clocks and text.
 
 Words (the same in code, wire, metrics and docs). A *proposal* is K token ids offered by a draft. A *verdict* says how
 many of them the target *accepted* and gives the one token that follows: *recovered* after a rejection, *bonus* after a
-full accept. K = 0 is ordinary decoding: an empty proposal, whose verdict is one token. *Offset* counts the tokens
-committed by the session so far, prompt excluded; position t of the output is the token at offset t.
+full accept (before a place at which nothing may follow, it is the last of those that stand). K = 0 is ordinary
+decoding: an empty proposal, whose verdict is one token. *Offset* counts the tokens committed by the session so far,
+prompt excluded; position t of the output is the token at offset t.
 """
 
 from collections.abc import Iterable

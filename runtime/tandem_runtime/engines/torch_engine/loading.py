@@ -43,9 +43,8 @@ def load_decoder(folder: Path, *, dtype: torch.dtype = torch.float32, device: st
     held = read_headers(folder)
     _check(folder, wanted, held)
     _check_head(wanted, held)
-    taken = _reported(
-        folder, tensors(held[name] for name in wanted), sum(held[name].end - held[name].begin for name in wanted)
-    )
+    chosen = [held[name] for name in wanted]
+    taken = _reported(folder, tensors(chosen), sum(stored.end - stored.begin for stored in chosen))
     weights = {stored.name: weight.to(device=device, dtype=dtype, copy=True) for stored, weight in taken}
     decoder.load_state_dict(weights, assign=True)
     return decoder.eval().requires_grad_(False)
@@ -75,12 +74,13 @@ def _check_head(wanted: Mapping[str, tuple[int, ...]], held: Mapping[str, Stored
     """A tied head may be stored all the same, but then it must be the embedding."""
     if HEAD in wanted or HEAD not in held:
         return
-    (_, embedding), (_, head) = sorted(
-        tensors([held[EMBEDDING], held[HEAD]]), key=lambda found: found[0].name != EMBEDDING
-    )
-    if not torch.equal(embedding, head):
-        what = f"differs from {EMBEDDING}, though config.json has tie_word_embeddings = True; set it to false"
-        raise ModelRefused(f"{held[HEAD].file}: {HEAD} {what}")
+    embedding, head = held[EMBEDDING], held[HEAD]
+    if (embedding.type, embedding.shape) == (head.type, head.shape):
+        found = {stored.name: weight for stored, weight in tensors([embedding, head])}
+        if torch.equal(found[EMBEDDING], found[HEAD]):
+            return
+    what = f"differs from {EMBEDDING}, though config.json has tie_word_embeddings = True; set it to false"
+    raise ModelRefused(f"{head.file}: {HEAD} {what}")
 
 
 def _reported(folder: Path, taken: Iterable[tuple[Stored, Tensor]], total: int) -> Iterator[tuple[Stored, Tensor]]:
