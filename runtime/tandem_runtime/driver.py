@@ -66,7 +66,7 @@ async def generate(
                     yield finish
                     return
                 case Choose(most):
-                    session.chosen(lookahead.choose(allowance(), most, clock.monotonic()))
+                    session.chosen(lookahead.choose(allowance(), most, clock.monotonic(), warm=executor.warm))
                 case command:
                     await executor.carry_out(command)
     except (asyncio.CancelledError, GeneratorExit):
@@ -106,6 +106,8 @@ class _Executor:
         self._run: tuple[RunRounds, AsyncIterator[Verdict]] | None = None
         self._round_began = clock.monotonic()
         self._draft_seconds = 0.0
+        self.warm = False
+        """Whether the session's last round proposed something."""
 
     async def carry_out(self, command: OpenTarget | OpenDraft | Propose | Verify | Run) -> None:
         try:
@@ -182,7 +184,8 @@ class _Executor:
         )
         round = self._session.verified(verdict, spent)
         self._round_began = now
-        self._lookahead.learn(round, now)
+        self._lookahead.learn(round, now, warm=self.warm)
+        self.warm = round.proposed > 0
         self._observer.round(round)
 
     def _drafter(self) -> DraftEngine:

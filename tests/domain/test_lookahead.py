@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from statistics import mean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem_runtime.domain.lookahead import (
@@ -103,22 +104,27 @@ def test_the_marginal_rule_finds_the_best_k(
     ],
 )
 def test_a_useless_draft_is_switched_off_unless_told_always(bounds: Bounds, expected: int) -> None:
-    assert choose(belief(0.1), bounds, 0.0)[0] == expected
+    assert choose(belief(0.1), bounds, 0.0, warm=False)[0] == expected
 
 
 @pytest.mark.parametrize(("bounds", "expected"), [(Bounds(1, 3), 3), (Bounds(6, 9), 6), (Bounds(4, 4), 4)])
 def test_a_good_draft_keeps_within_the_bounds(bounds: Bounds, expected: int) -> None:
-    assert choose(replace(belief(0.8), k=None), bounds, 0.0)[0] == expected
+    assert choose(replace(belief(0.8), k=None), bounds, 0.0, warm=False)[0] == expected
+
+
+def test_a_draft_that_had_to_catch_up_says_nothing_of_costs() -> None:
+    assert learn(Belief(), a_round(2, 1), 5.0, warm=False).costs == Costs()
+    assert learn(Belief(), a_round(0, 0), 5.0, warm=False).costs != Costs()
 
 
 def test_an_off_slot_changes_nothing_that_is_believed() -> None:
     known = belief(0.8)
-    assert choose(known, OFF, 0.0) == (0, known)
+    assert choose(known, OFF, 0.0, warm=False) == (0, known)
 
 
 def test_a_cold_start_speculates_at_a_middle_k() -> None:
-    assert choose(Belief(), Bounds(1, 8), 0.0)[0] == 5
-    assert choose(Belief(), Bounds(2, 2), 0.0)[0] == 2
+    assert choose(Belief(), Bounds(1, 8), 0.0, warm=False)[0] == 5
+    assert choose(Belief(), Bounds(2, 2), 0.0, warm=False)[0] == 2
 
 
 def test_costs_that_are_too_old_are_not_known() -> None:
@@ -135,10 +141,10 @@ def test_where_no_plain_token_was_seen_the_verify_pass_bounds_it() -> None:
 
 def test_k_does_not_move_for_less_than_one_percent() -> None:
     # At .8 and 1 ms the best is 4 (1.440), and 5 gives 1.419: 1.5 % less; 3 gives 1.423.
-    assert choose(replace(belief(0.8, o=1), k=5), WIDE, 0.0)[0] == 4
+    assert choose(replace(belief(0.8, o=1), k=5), WIDE, 0.0, warm=False)[0] == 4
     # At .82 the two are within 1 %.
-    assert choose(replace(belief(0.82, o=1), k=5), WIDE, 0.0)[0] == 5
-    assert choose(replace(belief(0.82, o=1), k=4), WIDE, 0.0)[0] == 4
+    assert choose(replace(belief(0.82, o=1), k=5), WIDE, 0.0, warm=False)[0] == 5
+    assert choose(replace(belief(0.82, o=1), k=4), WIDE, 0.0, warm=False)[0] == 4
 
 
 def test_coming_back_needs_one_percent_more_than_staying_on() -> None:
@@ -146,8 +152,8 @@ def test_coming_back_needs_one_percent_more_than_staying_on() -> None:
     found = predict(near, WIDE, 0.0)
     assert found is not None
     assert 1.01 < found.speed_up < 1.02
-    assert choose(near, WIDE, 0.0)[0] > 0
-    assert choose(replace(near, k=0), WIDE, 0.0)[0] == 0
+    assert choose(near, WIDE, 0.0, warm=False)[0] > 0
+    assert choose(replace(near, k=0), WIDE, 0.0, warm=False)[0] == 0
 
 
 def test_unexamined_positions_are_believed_to_be_like_the_one_before() -> None:
@@ -163,22 +169,22 @@ def a_round(proposed: int, accepted: int, **changes: float) -> Round:
 
 
 def test_a_rejection_teaches_the_positions_up_to_it_and_no_further() -> None:
-    learnt = learn(Belief(), a_round(5, 2), 0.0)
+    learnt = learn(Belief(), a_round(5, 2), 0.0, warm=True)
     assert learnt.tallies == (Tally(1, 0), Tally(1, 0), Tally(0, 1))
 
 
 def test_what_lies_beyond_an_ending_teaches_nothing() -> None:
-    assert learn(Belief(), a_round(5, 2, cut=3), 0.0).tallies == (Tally(1, 0), Tally(1, 0))
+    assert learn(Belief(), a_round(5, 2, cut=3), 0.0, warm=True).tallies == (Tally(1, 0), Tally(1, 0))
 
 
 def test_a_prefill_teaches_acceptance_but_no_cost() -> None:
-    learnt = learn(Belief(), a_round(2, 2, prefill=True), 0.0)
+    learnt = learn(Belief(), a_round(2, 2, prefill=True), 0.0, warm=True)
     assert (learnt.costs, len(learnt.tallies)) == (Costs(), 2)
 
 
 def test_costs_are_told_apart() -> None:
-    learnt = learn(Belief(), a_round(2, 1), 5.0)
-    learnt = learn(learnt, a_round(0, 0, seconds=0.016, forward_seconds=0.015), 6.0)
+    learnt = learn(Belief(), a_round(2, 1), 5.0, warm=True)
+    learnt = learn(learnt, a_round(0, 0, seconds=0.016, forward_seconds=0.015), 6.0, warm=True)
     costs = learnt.costs
     assert costs.draft_token == Mean(0.004, 1, 5.0)
     assert costs.overhead is not None
@@ -188,40 +194,55 @@ def test_costs_are_told_apart() -> None:
 
 
 def test_engines_that_tell_no_seconds_are_judged_by_the_gateways_own() -> None:
-    costs = learn(Belief(), a_round(2, 1, forward_seconds=0.0, drafting_seconds=0.0, seconds=0.039), 0.0).costs
+    costs = learn(
+        Belief(), a_round(2, 1, forward_seconds=0.0, drafting_seconds=0.0, seconds=0.039), 0.0, warm=True
+    ).costs
     assert (costs.draft_token, costs.forward[2]) == (Mean(0.01, 1, 0.0), Mean(0.019, 1, 0.0))
+
+
+REQUEST_ROUNDS = 40
+CATCHING_UP = 0.03
+"""Seconds that a draft takes to read a prompt, or what was emitted without it."""
 
 
 def rounds(
     lookahead: Lookahead, acceptance: float, count: int, seed: int, *, slowed: float = 1, now: float = 0
 ) -> Iterator[int]:
-    """Play a session with costs 4 + 18 + 1 against 15 milliseconds, proposals `slowed` so much; yields K by round."""
+    """Play requests, one by one, with costs 4 + 18 + 1 against 15 milliseconds, proposals `slowed` so much.
+
+    Yields K by round.
+    """
+    opened = warm = False
     for number in range(count):
-        k = lookahead.choose(WIDE, 16, now)
+        if number % REQUEST_ROUNDS == 0:
+            opened = warm = False
+        k = lookahead.choose(WIDE, 16, now, warm=warm)
         accepted = 0
         while accepted < k and uniform_at(seed, number, Salt.ACCEPT, accepted) < acceptance:
             accepted += 1
-        forward, drafting = 0.018 * slowed, 0.004 * k * slowed
+        forward, drafting = 0.018 * slowed, 0.004 * k * slowed + (0 if warm else CATCHING_UP)
         seconds = {"forward_seconds": forward, "drafting_seconds": drafting, "seconds": 0.001 + forward + drafting}
         if k == 0:
             seconds = {"forward_seconds": 0.015, "seconds": 0.015}
         now += seconds["seconds"]
-        lookahead.learn(a_round(k, accepted, **seconds), now)
+        lookahead.learn(a_round(k, accepted, prefill=k > 0 and not opened, **seconds), now, warm=warm)
+        opened, warm = opened or k > 0, k > 0
         yield k
 
 
-@settings(max_examples=10, deadline=None)
-@given(st.integers(0, 10_000))
-def test_a_draft_that_turns_bad_is_switched_off_and_one_that_recovers_comes_back(seed: int) -> None:
-    lookahead = Lookahead(belief(0.85, o=1))
-    lookahead.belief = replace(lookahead.belief, tallies=(Tally(42, 8),) * 16)
-    good = list(rounds(lookahead, 0.85, 200, seed))
-    assert sum(k > 0 for k in good) > 180
-    bad = list(rounds(lookahead, 0.2, 400, seed + 1))
-    assert not any(k > 2 for k in bad[200:])
-    assert sum(k > 0 for k in bad[200:]) <= 40
-    recovered = list(rounds(lookahead, 0.85, 1500, seed + 2))
-    assert sum(k > 0 for k in recovered[-100:]) > 80
+def test_a_draft_that_turns_bad_is_switched_off_and_one_that_recovers_comes_back() -> None:
+    speculating = []
+    for seed in range(20):
+        lookahead = Lookahead(belief(0.85, o=1))
+        lookahead.belief = replace(lookahead.belief, tallies=(Tally(42, 8),) * 16)
+        good = list(rounds(lookahead, 0.85, 200, seed))
+        assert sum(k > 0 for k in good) > 180
+        bad = list(rounds(lookahead, 0.2, 400, seed + 1))
+        assert max(bad[200:]) <= 2
+        speculating.append(sum(k > 0 for k in bad[200:]) / 200)
+        recovered = list(rounds(lookahead, 0.85, 1500, seed + 2))
+        assert sum(k > 0 for k in recovered[-100:]) > 80
+    assert mean(speculating) < 0.08
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -249,37 +270,37 @@ def test_a_k_that_was_tried_long_ago_hardly_bends_the_line_of_costs() -> None:
 def test_a_shadow_score_teaches_what_as_many_rounds_of_one_token_would() -> None:
     taught = Belief(tallies=(Tally(3.0, 9.0), Tally(0.0, 5.0)))
     for bit in (1, 0) * 20:
-        taught = learn(taught, a_round(1, bit), 0.0)
+        taught = learn(taught, a_round(1, bit), 0.0, warm=True)
     heard = hear(Belief(tallies=(Tally(3.0, 9.0), Tally(0.0, 5.0))), matched=20, examined=40)
     assert heard.tallies[0].chance(0.7) == pytest.approx(taught.tallies[0].chance(0.7), abs=0.02)
     assert len(heard.tallies) == 1  # what lay deeper was not tried since
     assert hear(heard, matched=0, examined=0) == heard
 
 
-def test_probes_back_off_to_one_in_64_rounds() -> None:
+def test_probes_of_three_rounds_back_off_to_one_in_128_rounds() -> None:
     lookahead = Lookahead(belief(0.02, o=1))
-    ks = list(rounds(lookahead, 0.0, 600, 1))
+    ks = list(rounds(lookahead, 0.0, 900, 1))
     at = [number for number, k in enumerate(ks) if k]
     assert all(ks[number] == 2 for number in at)
     waits = [later - earlier for earlier, later in pairwise(at)]
-    assert (waits[:3], max(waits)) == ([17, 33, 65], 65)
+    assert (waits[:8], max(waits)) == ([1, 1, 17, 1, 1, 33, 1, 1], 129)
 
 
 def test_only_one_of_many_sessions_takes_a_probe() -> None:
     known = replace(belief(0.02), k=0, plain_rounds=8)
     lookahead = Lookahead(known)
-    assert [lookahead.choose(WIDE, 16, 0.0) for _ in range(4)] == [2, 0, 0, 0]
+    assert [lookahead.choose(WIDE, 16, 0.0, warm=False) for _ in range(4)] == [2, 0, 0, 0]
 
 
 def test_k_is_cut_to_what_the_session_has_room_for() -> None:
-    assert Lookahead(belief(0.95)).choose(WIDE, 3, 0.0) == 3
+    assert Lookahead(belief(0.95)).choose(WIDE, 3, 0.0, warm=True) == 3
 
 
 def test_an_unknown_slope_is_learnt_from_two_ks() -> None:
     lookahead = Lookahead()
     for k in (2, 6):
-        lookahead.learn(a_round(k, k, forward_seconds=0.01 + 0.001 * k), 0.0)
-    lookahead.learn(a_round(0, 0, forward_seconds=0.01, seconds=0.01), 0.0)
+        lookahead.learn(a_round(k, k, forward_seconds=0.01 + 0.001 * k), 0.0, warm=True)
+    lookahead.learn(a_round(0, 0, forward_seconds=0.01, seconds=0.01), 0.0, warm=True)
     found = predict(lookahead.belief, Bounds(4, 4), 0.0)
     assert found is not None
     survival = conditional_acceptance(lookahead.belief, 4)

@@ -14,8 +14,10 @@ beside its forward; where no plain token was seen, v_0 stands for it, which t_v(
 
 Beliefs fade: acceptance with each observation, costs with each observation and with age, so that what was true an hour
 ago does not decide. While nothing is proposed, nothing is learnt but by probes, and a belief from a bad minute (a busy
-machine, a draft that warms up) would last: so each probe first loosens what it is about to measure. One belief serves
-all sessions of a (revision) in a gateway.
+machine, a draft that warms up) would last: so each probe first loosens what it is about to measure, and goes on in its
+session until the draft has caught up. One belief serves all sessions of a (revision) in a gateway.
+
+A session is *warm* when its last round proposed something: its draft has then read all that was emitted.
 """
 
 import math
@@ -45,8 +47,10 @@ AGE_LIMIT_SECONDS = 1800.0
 HYSTERESIS = 0.01
 """Another K must be better by this share, so that noise does not move K."""
 PROBE_TOKENS = 2
+PROBE_ROUNDS = 3
+"""The first round of a probe makes the draft read what it has missed, so only those after it tell what one costs."""
 PROBE_FIRST_ROUNDS = 8
-PROBE_MOST_ROUNDS = 64
+PROBE_MOST_ROUNDS = 128
 """While speculation does not pay, one round in so many proposes something; the wait doubles up to the most."""
 
 
@@ -142,6 +146,8 @@ class Belief:
     k: int | None = None
     plain_rounds: int = 0
     """Rounds without a proposal since the last probe."""
+    probe_left: int = 0
+    """Rounds that the probe under way may still take, in a warm session."""
     probe_after: int = PROBE_FIRST_ROUNDS
 
 
@@ -153,8 +159,8 @@ class Prediction:
     speed_up: float
 
 
-def choose(belief: Belief, bounds: Bounds, now: float) -> tuple[int, Belief]:
-    """K for the next round, and the belief that remembers the choice: for hysteresis, and to probe once."""
+def choose(belief: Belief, bounds: Bounds, now: float, *, warm: bool) -> tuple[int, Belief]:
+    """K for a session's next round, and the belief that remembers the choice: for hysteresis, and to probe once."""
     if bounds.maximum <= 0:
         return 0, belief
     found = predict(belief, bounds, now)
@@ -165,15 +171,17 @@ def choose(belief: Belief, bounds: Bounds, now: float) -> tuple[int, Belief]:
         return found.k, replace(belief, k=found.k, plain_rounds=0, probe_after=PROBE_FIRST_ROUNDS)
     if belief.k != 0:
         return 0, replace(belief, k=0, plain_rounds=0, probe_after=PROBE_FIRST_ROUNDS)
-    return _probe(belief, bounds)
+    return _probe(belief, bounds, warm=warm)
 
 
-def learn(belief: Belief, round: Round, now: float) -> Belief:
-    """The belief after one more round. A round with a prefill teaches acceptance but no cost."""
+def learn(belief: Belief, round: Round, now: float, *, warm: bool) -> Belief:
+    """The belief after one more round of a session. What is not the cost of going on (a prompt, or what the draft of a
+    session that was not warm had missed) teaches acceptance alone."""
     tallies = list(belief.tallies) + [Tally()] * (round.examined - len(belief.tallies))
     for position in range(round.examined):
         tallies[position] = tallies[position].observed(accepted=position < round.accepted)
-    costs = belief.costs if round.prefill else _learn_costs(belief.costs, round, now)
+    caught_up = warm or not round.proposed
+    costs = _learn_costs(belief.costs, round, now) if caught_up and not round.prefill else belief.costs
     plain_rounds = belief.plain_rounds + (1 if round.proposed == 0 else 0)
     return replace(belief, tallies=tuple(tallies), costs=costs, plain_rounds=plain_rounds)
 
@@ -283,13 +291,16 @@ def _pays(belief: Belief, bounds: Bounds, found: Prediction) -> bool:
     return found.speed_up > 1 + bounds.min_gain + margin
 
 
-def _probe(belief: Belief, bounds: Bounds) -> tuple[int, Belief]:
+def _probe(belief: Belief, bounds: Bounds, *, warm: bool) -> tuple[int, Belief]:
+    k = min(max(bounds.minimum, PROBE_TOKENS), bounds.maximum)
+    if warm and belief.probe_left:
+        return k, replace(belief, probe_left=belief.probe_left - 1)
     if belief.plain_rounds < belief.probe_after:
         return 0, belief
     later = min(2 * belief.probe_after, PROBE_MOST_ROUNDS)
-    k = min(max(bounds.minimum, PROBE_TOKENS), bounds.maximum)
     tallies, costs = tuple(tally.loosened() for tally in belief.tallies), belief.costs.loosened()
-    return k, replace(belief, tallies=tallies, costs=costs, plain_rounds=0, probe_after=later)
+    begun = replace(belief, tallies=tallies, costs=costs, plain_rounds=0, probe_after=later)
+    return k, replace(begun, probe_left=PROBE_ROUNDS - 1)
 
 
 def _learn_costs(costs: Costs, round: Round, now: float) -> Costs:
@@ -321,13 +332,13 @@ class Lookahead:
     def __init__(self, belief: Belief | None = None) -> None:
         self.belief = belief or Belief()
 
-    def choose(self, bounds: Bounds, most: int, now: float) -> int:
+    def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> int:
         """K within `bounds`, cut to the `most` that the session has room for."""
-        k, self.belief = choose(self.belief, bounds, now)
+        k, self.belief = choose(self.belief, bounds, now, warm=warm)
         return min(k, most)
 
-    def learn(self, round: Round, now: float) -> None:
-        self.belief = learn(self.belief, round, now)
+    def learn(self, round: Round, now: float, *, warm: bool) -> None:
+        self.belief = learn(self.belief, round, now, warm=warm)
 
     def hear(self, *, matched: int, examined: int) -> None:
         """What a draft would have had accepted of an answer without it."""
