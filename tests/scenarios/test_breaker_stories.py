@@ -33,6 +33,14 @@ def test_a_probe_whose_window_never_holds_enough_requests_ends_all_the_same() ->
     world.run_until(lambda seen: seen.progress.breaker.state == "Active", within=300)
 
 
+def test_off_slots_are_no_sign_that_the_runtime_gave_up() -> None:
+    """It proposes in 16 % of the rounds in which it may: more than a tenth, though of all rounds less."""
+    world = installed(changed(QUICK, speculation__control={"percent": 50}), rate=10)
+    world.behaviour[world.stable] = Behaviour(speculating=0.16)
+    world.run(600)
+    assert "SpeculationDisabled" not in world.reasons()
+
+
 def test_a_lost_draft_leaves_serving_ready_and_returns_when_it_does() -> None:
     world = installed(QUICK, rate=5)
     (draft,) = (pods.role_hash for pods in world.decisions[-1].pods if pods.role == "draft")

@@ -37,7 +37,7 @@ SURE = 3.0
 FEWEST_PROBED = 16
 """Below this many filled buckets a standard error is not to be trusted."""
 HARDLY_SPECULATING = 0.1
-"""Below this share of rounds with K > 0 the runtime has given up by itself."""
+"""Below this share of rounds with K > 0, of those that might have, the runtime has given up by itself."""
 
 
 class Turn(StrEnum):
@@ -76,7 +76,8 @@ class Facts:
     """What the breaker looks at, for the stable revision.
 
     Estimates are of the window and of the present state's policies only. `acceptance` and `shadow` are ratios,
-    `speedup` is a logarithm. `requests` had proposals, `served` are all. `draft_ready` is None where the pair has no
+    `speedup` is a logarithm. `requests` had proposals, `served` are all. `rounds` are those outside of the control's
+    off slots, by its share, and `speculating` those that proposed something. `draft_ready` is None where the pair has no
     draft pods. `next_policy` is the number that the next change of the policy will get. `switch` is the command of
     this look, None for none.
     """
@@ -339,7 +340,7 @@ def _runtime_at_zero(breaker: Breaker, facts: Facts) -> Cause | None:
     share = facts.speculating / facts.rounds
     if share >= HARDLY_SPECULATING:
         return None
-    note = f"the runtime chose K = 0 in {1 - share:.0%} of {facts.rounds} rounds"
+    note = f"the runtime chose K = 0 in {1 - share:.0%} of {facts.rounds} rounds that might have speculated"
     return (SpeculationReason.RUNTIME_AT_ZERO, note)
 
 

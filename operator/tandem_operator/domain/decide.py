@@ -91,11 +91,14 @@ def _facts(at: Situation, course: Course, name: str, pair: Revision) -> breaker.
     before, spec = course.progress.breaker, at.spec
     same = before.revision == name
     first = before.first_policy if same else at.next_policy
-    slots = spec.speculation.control.slot_seconds
     # A probe speculates in one slot of five: one window may never hold enough requests, so all of the probe counts.
     probing = same and before.state is SpeculationState.PROBING
-    found = window.look(at.seen, name, pair, slot_seconds=slots, since_policy=first, whole=probing)
+    found = window.look(
+        at.seen, name, pair, slot_seconds=spec.speculation.control.slot_seconds, since_policy=first, whole=probing
+    )
     fewest = spec.canary.analysis.min_slots
+    control, on_trial = spec.speculation.control, rollout.on_trial(course.progress.rollout)
+    on_percent = 100 - (control.canary_percent if on_trial else control.percent)
     targets = [pod for pod in at.seen.of_role(Role.TARGET) if pod.role_hash == pair.target]
     return breaker.Facts(
         now=at.seen.now,
@@ -110,7 +113,7 @@ def _facts(at: Situation, course: Course, name: str, pair: Revision) -> breaker.
         served=0 if found.sums is None else found.sums.requests,
         shadow=found.shadow,
         speedup=found.speedup if found.speedup is not None and found.speedup.units >= fewest else None,
-        rounds=0 if found.sums is None else found.sums.rounds,
+        rounds=0 if found.sums is None else found.sums.rounds * on_percent // 100,
         speculating=0 if found.sums is None else found.sums.speculating,
         memory_basis_points=_most(pod.memory_basis_points for pod in targets),
         kv_basis_points=_most(pod.kv_basis_points for pod in targets),

@@ -422,7 +422,8 @@ def _question(at: Situation, course: Course, weighed: evidence.Evidence | None) 
         reachable=bool(at.seen.documents),
         speculates=can_speculate and (shares_target or not step.shadow),
         shadow=step.shadow,
-        compares=stable_speculates and course.progress.breaker.state is SpeculationState.ACTIVE,
+        compares=stable_speculates
+        and course.progress.breaker.state in (SpeculationState.ACTIVE, SpeculationState.PROBING),
         shares_target=shares_target,
         floor_decides=last or not shares_target or step.percent >= FLOOR_DECIDES_FROM_PERCENT,
     )
