@@ -77,8 +77,8 @@ class Facts:
 
     Estimates are of the window and of the present state's policies only. `acceptance` and `shadow` are ratios,
     `speedup` is a logarithm. `requests` had proposals, `served` are all. `rounds` are those outside of the control's
-    off slots, by its share, and `speculating` those that proposed something. `draft_ready` is None where the pair has no
-    draft pods. `next_policy` is the number that the next change of the policy will get. `switch` is the command of
+    off slots, by its share, and `speculating` those that proposed something. `draft_ready` is None where the pair has
+    no draft pods. `next_policy` is the number that the next change of the policy will get. `switch` is the command of
     this look, None for none.
     """
 
