@@ -21,7 +21,7 @@ from openai import OpenAI
 NAMESPACE, NAME = "llm", "chat"
 PROMPTS = ROOT / "examples" / "pairs" / "prompts.json"
 OBJECT = Path(__file__).with_name("chat.yaml")
-STREAMS = 4
+STREAMS = 2
 
 
 @dataclass(slots=True)
