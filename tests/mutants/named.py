@@ -204,8 +204,8 @@ NAMED: tuple[Fault, ...] = (
     Fault(
         "logits of the position before",
         "engines/scripted.py",
-        "ends = range(end - row.outputs + 1, end + 1)",
-        "ends = range(end - row.outputs, end)",
+        "in range(end - row.outputs + 1, end + 1)",
+        "in range(end - row.outputs, end)",
         "on and off agree with each other, and only the reference knows better",
         (INVARIANCE,),
     ),
