@@ -21,7 +21,7 @@ from openai import OpenAI
 NAMESPACE, NAME = "llm", "chat"
 PROMPTS = ROOT / "examples" / "pairs" / "prompts.json"
 OBJECT = Path(__file__).with_name("chat.yaml")
-STREAMS = 2
+STREAMS = 3
 
 
 @dataclass(slots=True)
