@@ -11,7 +11,7 @@ Condition = Callable[[], str | None]
 """None: come true; else what it waits for, in a few words."""
 
 LOOK_SECONDS = 0.2
-PATIENCE_SECONDS = 600.0
+PATIENCE_SECONDS = 900.0
 """Far beyond what any chapter takes: a busy machine tells the same story, slower."""
 WORD_SECONDS = 5.0
 """How often a long wait says what it waits for."""
