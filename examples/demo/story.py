@@ -21,7 +21,7 @@ from openai import OpenAI
 NAMESPACE, NAME = "llm", "chat"
 PROMPTS = ROOT / "examples" / "pairs" / "prompts.json"
 OBJECT = Path(__file__).with_name("chat.yaml")
-STREAMS = 3
+STREAMS = 2
 
 
 @dataclass(slots=True)
@@ -110,9 +110,9 @@ class Story:
 
     def good_draft(self) -> None:
         say = self.narrator
-        say.chapter("d", "the good draft, as a new revision: promoted")
+        say.chapter("d", "the good draft with captured graphs, a step 4 ms instead of 6: promoted")
         before = self._status()["stableRevision"]
-        self._edit_draft("draft-good", max_sessions="64")
+        self._edit_draft("draft-good", pace="l4-8b")
         say.wait("the canary begins", lambda: None if self._status().get("canaryRevision") else "a canary")
         seconds = say.wait("the canary is judged", lambda: self._unless_promoted(before))
         after = self._status()["stableRevision"]

@@ -185,7 +185,11 @@ BAD_LINES = [
     (["target", "--model", "x", "--port", "99999"], 2, "argument --port: '99999' is no port"),
     (["target", "--model", "x", "--port", "http"], 2, "argument --port: 'http' is no port"),
     (["target", "--model", "x", "--dtype", "fp8"], 2, "argument --dtype: invalid choice: 'fp8'"),
-    (["target", "--model", "x", "--pace", "b200"], 2, "there is no table 'b200'; the tables are h100-70b, l4-8b"),
+    (
+        ["target", "--model", "x", "--pace", "b200"],
+        2,
+        "there is no table 'b200'; the tables are h100-70b, l4-8b, l4-8b-eager",
+    ),
     (["target", "--model", "x", "--max-sessions", "0"], 2, "argument --max-sessions: '0' is no whole number from 1"),
     (["target", "--model", "x", "--max-length", "9" * 5000], 2, "is no whole number from 1 to 10000000"),
     (["target", "--model", SCRIPT, "--host", "\u00fc" * 70], 1, "cannot listen on"),

@@ -7,8 +7,9 @@ So a small model on a CPU keeps the cost *ratio* of a large pair: real text and 
 included: before its results are sent, a step is stretched by sleeping what remains. A step that takes longer than
 stated is not shortened. Both sums are kept, since a paced figure is only to be shown beside the unpaced one.
 
-    h100-70b   15 + 0.6 K ms, K = the most proposed tokens that one row of the step verifies (outputs - 1)
-    l4-8b      4 ms
+    h100-70b     15 + 0.6 K ms, K = the most proposed tokens that one row of the step verifies (outputs - 1)
+    l4-8b        4 ms
+    l4-8b-eager  6 ms: the same draft without captured graphs, each operation started by itself
 
 A prompt chunk costs what a plain step costs. One step carries at most a few hundred prompt tokens, which on such
 accelerators fit beside a decode step that waits for memory.
@@ -41,7 +42,9 @@ class Cost:
 UNPACED = Cost(0, 0)
 """Every step as fast as it is."""
 
-TABLES: Mapping[str, Cost] = MappingProxyType({"h100-70b": Cost(15, 0.6), "l4-8b": Cost(4, 0)})
+TABLES: Mapping[str, Cost] = MappingProxyType(
+    {"h100-70b": Cost(15, 0.6), "l4-8b": Cost(4, 0), "l4-8b-eager": Cost(6, 0)}
+)
 
 
 def cost_named(table: str) -> Cost:
