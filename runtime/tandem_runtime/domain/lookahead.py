@@ -51,7 +51,7 @@ PROBE_ROUNDS = 3
 """The first round of a probe makes the draft read what it has missed, so only those after it tell what one costs."""
 PROBE_FIRST_ROUNDS = 8
 PROBE_MOST_ROUNDS = 128
-"""While speculation does not pay, one round in so many proposes something; the wait doubles up to the most."""
+"""While speculation does not pay, a probe begins after so many plain rounds; the wait doubles up to the most."""
 
 
 class Mode(StrEnum):

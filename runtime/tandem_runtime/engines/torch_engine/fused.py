@@ -3,9 +3,8 @@
 Refuses to know caches, batching and files, as `model` does; training stays there.
 
 With a handful of rows, a step of a small model is spent on starting operations, not in them. So products that share
-their input become one, at load: Q, K and V, and the two halves of the feed-forward. Weights stand as x W wants them,
-[inputs, outputs], which CPU libraries multiply a fifth faster than x W^T when x has few rows. The rotation is a table
-over positions, and turns the heads of queries and keys together: for a pair (a, b) of a head at angle t
+their input become one, at load: Q, K and V, and the two halves of the feed-forward. The rotation is a table over
+positions, and turns the heads of queries and keys together: for a pair (a, b) of a head at angle t
 
     (a, b) cos t + (b, a) (-sin t, sin t)
 """
