@@ -23,6 +23,7 @@ from torch import Tensor
 
 from tandem_runtime.domain.blocks import BlockId, Blocks, Copy
 from tandem_runtime.domain.errors import ModelRefused, Overloaded
+from tandem_runtime.engines.screens import screens
 from tandem_runtime.engines.torch_engine.architectures import read_config
 from tandem_runtime.engines.torch_engine.attention import Attention
 from tandem_runtime.engines.torch_engine.cache import (
@@ -211,7 +212,8 @@ def load_torch_model(
             f"--max-sessions {max_sessions} of --max-length {length}: there is no memory for so many keys and values; "
             "lower either, or give --kv-bytes"
         ) from error
-    logger.info("loaded dtype=%s determinism=%s products: %s", dtype, model.determinism, model.multiplier.about)
+    about = model.multiplier.about, screens().about
+    logger.info("loaded dtype=%s determinism=%s products: %s; screens: %s", dtype, model.determinism, *about)
     return model
 
 
