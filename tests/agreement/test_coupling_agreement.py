@@ -207,6 +207,7 @@ def test_few_tokens_get_logarithms(name: str, monkeypatch: pytest.MonkeyPatch) -
         return whole(words)
 
     monkeypatch.setattr(coupling, "gumbels", counting)
+    monkeypatch.setattr(coupling, "screens", lambda: NumpyScreens("by numpy"))
     chance = np.random.default_rng(8)
     for position in range(50):
         rows = [ROWS[name](chance) for _ in range(20)]

@@ -1,4 +1,4 @@
-"""C and numpy screen a row alike: the same tokens with the same words bit for bit, and shares as exact as both say."""
+"""What C says of a row is true: a winner has the best of all scores by the domain's noise, a share is near enough."""
 
 import math
 from pathlib import Path
@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem_runtime.domain.noise import bits
+from tandem_runtime.domain.noise import bits, gumbel
 from tandem_runtime.engines import native, screens
+from tandem_runtime.engines.coupling import SLACK
 from tandem_runtime.engines.native import NotBuilt
-from tandem_runtime.engines.noise_words import Ids, Words
-from tandem_runtime.engines.screens import DOUBT, Bounds, NativeScreens, NumpyScreens, Screens
+from tandem_runtime.engines.screens import DOUBT, Bounds, Contest, NativeScreens, NumpyScreens, Screens
 from tandem_runtime.ports import Logits
 
 BY_NUMPY = NumpyScreens("by numpy")
@@ -39,43 +39,64 @@ def made_row(seed: int, length: int, *, step: float, forbidden: float) -> npt.ND
     return row.astype(np.float32)
 
 
-def sorted_pairs(passed: tuple[Ids, Words]) -> list[tuple[int, int]]:
-    return sorted(zip(passed[0].tolist(), passed[1].tolist(), strict=True))
+def bounds_of(lucky: int, luckier: int) -> Bounds:
+    """By the upper 31 bits of each word."""
+    lucky, luckier = lucky << 33, luckier << 33
+    return Bounds(lucky, luckier, gumbel(lucky) + 0.01, gumbel(luckier) + 0.01, SLACK)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=300)
 @given(
     seed=seeds,
     length=lengths,
     step=st.sampled_from([0.0, 0.5]),
+    temperature=st.floats(0.05, 30),
     position_key=st.integers(0, 2**64 - 1),
-    least=st.lists(st.integers(0, 2**31 - 1), min_size=2, max_size=2),
-    floors=st.lists(st.floats(0, 1), min_size=2, max_size=2),
-    share=st.sampled_from([0.0, 0.3, 1.0]),
+    words=st.lists(st.integers(1, 2**31 - 1), min_size=2, max_size=2),
+    share=st.sampled_from([0.3, 1.0]),
+    spare=st.sampled_from([0.0, 40.0, math.inf]),
 )
-def test_the_tokens_that_pass_and_their_words_are_the_same_bit_for_bit(
+def test_the_winner_is_the_best_of_all_scores_or_is_not_told_where_another_comes_near(
     by_c: NativeScreens,
     seed: int,
     length: int,
     step: float,
+    temperature: float,
     position_key: int,
-    least: list[int],
-    floors: list[float],
+    words: list[int],
     share: float,
+    spare: float,
 ) -> None:
     row = made_row(seed, length, step=step, forbidden=0.2)
-    lucky, luckier = (np.uint64(upper << 33) for upper in sorted(least))
-    hopeful, near = sorted(np.float32(value) for value in np.quantile(row[row > -np.inf], floors))
-    bounds = Bounds(lucky=lucky, luckier=luckier, hopeful=hopeful, near=near)
-    tokens = None if share == 1 else np.flatnonzero(np.random.default_rng(seed).random(length) < share)
-    passed = sorted_pairs(by_c.screened(row, tokens, position_key, bounds))
-    assert passed == sorted_pairs(BY_NUMPY.screened(row, tokens, position_key, bounds))
-    words = [(token, bits(position_key, token)) for token in (range(length) if tokens is None else tokens.tolist())]
-    assert passed == [
-        (token, word)
-        for token, word in words
-        if row[token] >= near or (word >= lucky and row[token] >= hopeful) or word >= max(lucky, luckier)
-    ]
+    likeliest = int(row.argmax())
+    chosen = (np.random.default_rng(seed).random(length) < share) | (np.arange(length) == likeliest)
+    tokens = np.flatnonzero(chosen)
+    scores = {token: float(row[token]) / temperature + gumbel(bits(position_key, token)) for token in tokens.tolist()}
+    floor = float(row[max(scores, key=scores.__getitem__)]) - spare
+    contest = Contest(
+        position_key=position_key,
+        temperature=temperature,
+        likeliest=likeliest,
+        beaten=scores[likeliest],
+        floor=floor,
+    )
+    found = by_c.winner(row, None if share == 1 else tokens, contest, bounds_of(*sorted(words)))
+    best, *others = sorted(scores, key=scores.__getitem__, reverse=True)
+    rivals = [token for token in others if row[token] >= floor and scores[token] >= scores[best] - SLACK]
+    assert found == (None if rivals else best)
+
+
+def test_scores_that_tie_are_not_told_and_logits_that_tie_are(by_c: NativeScreens) -> None:
+    noise = [gumbel(bits(5, token)) for token in range(2)]
+    level, tied = np.float32(64), np.float32(64 + noise[0] - noise[1])
+    temperature = (float(tied) - float(level)) / (noise[0] - noise[1])
+    told = []
+    for row in (np.array([level, tied]), np.array([level, level])):
+        likeliest = int(row.argmax())
+        beaten = float(row[likeliest]) / temperature + noise[likeliest]
+        contest = Contest(position_key=5, temperature=temperature, likeliest=likeliest, beaten=beaten, floor=-math.inf)
+        told.append(by_c.winner(row, None, contest, bounds_of(63 << 25, 1023 << 21)))
+    assert told == [None, noise.index(max(noise))]
 
 
 def exact_share(row: Logits, temperature: float, token: int) -> float:
@@ -105,13 +126,17 @@ def test_a_share_is_nearer_to_the_exact_one_than_both_say(
         assert abs(way.share_before(rows, peak, temperature, token) - exact) < DOUBT / 4
 
 
-def test_a_row_with_gaps_is_screened_as_the_closed_one(by_c: NativeScreens) -> None:
+def test_rows_with_gaps_or_of_another_type_are_left_to_numpy(by_c: NativeScreens) -> None:
     wide = made_row(3, 2000, step=0.0, forbidden=0.0)
-    gaps, closed = wide[::2], wide[::2].copy()
-    bounds = Bounds(lucky=np.uint64(63 << 58), luckier=np.uint64(1023 << 54), hopeful=closed.mean(), near=closed.max())
-    assert sorted_pairs(by_c.screened(gaps, None, 9, bounds)) == sorted_pairs(by_c.screened(closed, None, 9, bounds))
-    shares = [by_c.share_before(row, float(closed.max()), 1.0, 5) for row in (gaps, closed)]
-    assert shares[0] == pytest.approx(shares[1], abs=DOUBT)
+    closed, likeliest = wide[::2].copy(), int(wide[::2].argmax())
+    peak, beaten = float(closed.max()), float(closed.max()) + gumbel(bits(9, likeliest))
+    contest = Contest(position_key=9, temperature=1.0, likeliest=likeliest, beaten=beaten, floor=-math.inf)
+    told = [
+        by_c.winner(row, None, contest, bounds_of(63 << 25, 1023 << 21)) for row in (wide[::2], closed.astype("f8"))
+    ]
+    assert told == [None, None]
+    shares = [by_c.share_before(row, peak, 1.0, 5) for row in (wide[::2], closed.astype("f8"), closed)]
+    assert shares == pytest.approx([exact_share(closed, 1.0, 5)] * 3, abs=DOUBT / 4)
 
 
 def test_where_ours_cannot_be_built_numpy_screens_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

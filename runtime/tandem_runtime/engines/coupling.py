@@ -30,7 +30,9 @@ computed as the domain does it. Top-p keeps it if less than `top_p` of the mass 
 of others that share is summed in float32, which decides unless it is within DOUBT of `top_p` (`screens` has the proof);
 then in float64, which decides unless it is within SLACK; then the domain decides.
 
-Both passes over a whole row, for tokens that can win and for that share, are the work of `screens`.
+Both passes over a whole row, for the winner and for that share, are first left to `screens`, which has them in C. There
+b is the best score so far, so the bounds tighten as the pass goes on; a second score within SLACK of it leaves the row
+to numpy, and so to the domain.
 """
 
 import math
@@ -47,12 +49,13 @@ from tandem_runtime.engines.noise_words import (
     Ids,
     Words,
     gumbels,
+    lucky_words,
     mixed,
     mixed_tokens,
     noise_bits,
 )
 from tandem_runtime.engines.ranking import first_ranked
-from tandem_runtime.engines.screens import DOUBT, Bounds, screens
+from tandem_runtime.engines.screens import DOUBT, Bounds, Contest, screens
 from tandem_runtime.ports import Logits
 
 __all__ = ["is_unfiltered", "perturbed_argmax", "perturbed_choice", "perturbed_choices"]
@@ -65,6 +68,8 @@ NOISE_MOST = 36.75
 """Above 53 ln 2, the largest Gumbel number."""
 
 LARGEST, SLACK = 2.0**20, 2.0**-30
+
+_BOUNDS = Bounds(int(LUCKY), int(LUCKIER), REACH, FURTHER_REACH, SLACK)
 
 SCORED_WHOLE = 1024
 """Tokens up to which every one gets its logarithms: there calls cost more."""
@@ -115,7 +120,7 @@ def perturbed_choice(logits: Logits, parameters: SamplingParameters, position: i
     if not (abs(peak) <= LARGEST * parameters.temperature and 1 / LARGEST <= parameters.temperature <= LARGEST):
         return _settled(row)
     ranked = _top_k(row)
-    pool = _possible(row) if ranked is None else ranked
+    pool = ranked
     while True:
         token = _argmax(row, pool)
         kept = _is_kept(row, ranked, token)
@@ -172,45 +177,69 @@ def _top_k(row: _Row) -> Ids | None:
     return np.sort(first_ranked(row.logits, count)) if 0 < count < len(row.logits) else None
 
 
-def _possible(row: _Row) -> Ids | None:
-    """Tokens among which the choice is, by the reach of noise and by min-p, with something to spare; None: all."""
-    least = row.beaten - NOISE_MOST
-    if row.parameters.min_p > 0:
-        least = max(least, row.peak / row.parameters.temperature + math.log(row.parameters.min_p))
-    reached = row.reaching(least)
-    if 3 * np.count_nonzero(row.logits[::SAMPLED] >= reached) * SAMPLED > len(row.logits):
-        return None
-    return np.flatnonzero(row.logits >= reached)
-
-
 def _argmax(row: _Row, pool: Ids | None) -> TokenId:
     """The choice among the tokens of `pool`, ascending, all where it is None."""
-    tokens, scores = _scored(row, pool)
+    if pool is None or len(pool) > SCORED_WHOLE:
+        winner = screens().winner(row.logits, pool, _contest(row), _BOUNDS)
+        if winner is not None:
+            return winner
+    tokens, scores = _scored(row, _possible(row) if pool is None else pool)
     best = int(scores.argmax())
     finalists = tokens[scores >= scores[best] - SLACK]
     return int(tokens[best]) if len(finalists) == 1 else max(finalists.tolist(), key=row.score)
 
 
+def _contest(row: _Row) -> Contest:
+    return Contest(
+        position_key=row.position_key,
+        temperature=row.parameters.temperature,
+        likeliest=row.likeliest,
+        beaten=row.beaten,
+        floor=float(_floor(row)),
+    )
+
+
+def _floor(row: _Row) -> np.floating:
+    """The logit that the choice has at least, by the reach of noise and by min-p, with something to spare."""
+    least = row.beaten - NOISE_MOST
+    if row.parameters.min_p > 0:
+        least = max(least, row.peak / row.parameters.temperature + math.log(row.parameters.min_p))
+    return row.reaching(least)
+
+
+def _possible(row: _Row) -> Ids | None:
+    """Tokens among which the choice is; None: all."""
+    floor = _floor(row)
+    if 3 * np.count_nonzero(row.logits[::SAMPLED] >= floor) * SAMPLED > len(row.logits):
+        return None
+    return np.flatnonzero(row.logits >= floor)
+
+
 def _scored(row: _Row, pool: Ids | None) -> tuple[Ids, Floats]:
-    """The tokens of `pool` that can win it, with their scores."""
+    """The tokens of `pool` that can win it, some twice, with their scores."""
     if pool is not None and len(pool) <= SCORED_WHOLE:
         return pool, row.scores(pool, row.words(pool))
-    hopeful, near = row.reaching(row.beaten - FURTHER_REACH), row.reaching(row.beaten - REACH)
-    bounds = Bounds(lucky=LUCKY, luckier=LUCKIER, hopeful=hopeful, near=near)
-    tokens, words = screens().screened(row.logits, pool, row.position_key, bounds)
-    return _narrowed(row, tokens, words) if len(tokens) > SCORED_WHOLE else (tokens, row.scores(tokens, words))
+    lucky, words = _hopeful(row, pool)
+    near = _near(row, pool, row.beaten)
+    if len(near) > SCORED_WHOLE:
+        near = np.append(_near(row, pool, float(row.scores(lucky, words).max(initial=-np.inf))), row.likeliest)
+    tokens = np.concatenate((lucky, near))
+    return tokens, row.scores(tokens, np.concatenate((words, row.words(near))))
 
 
-def _narrowed(row: _Row, tokens: Ids, words: Words) -> tuple[Ids, Floats]:
-    """Of tokens with their words, those that can still win when the ones with lucky words are scored, and scores."""
-    lucky = words >= LUCKY
-    scores = row.scores(tokens[lucky], words[lucky])
-    beaten = float(scores.max(initial=row.beaten))
-    near = ~lucky & (row.logits[tokens] >= row.reaching(beaten - REACH))
-    return (
-        np.concatenate((tokens[lucky], tokens[near])),
-        np.concatenate((scores, row.scores(tokens[near], words[near]))),
-    )
+def _hopeful(row: _Row, pool: Ids | None) -> tuple[Ids, Words]:
+    """The tokens with lucky words that can beat the likeliest token."""
+    mixes = mixed_tokens(len(row.logits))
+    places, words = lucky_words(row.position_key, mixes if pool is None else mixes[pool], LUCKY)
+    tokens = places if pool is None else pool[places]
+    hopeful = (words >= LUCKIER) | (row.logits[tokens] >= row.reaching(row.beaten - FURTHER_REACH))
+    return tokens[hopeful], words[hopeful]
+
+
+def _near(row: _Row, pool: Ids | None, beaten: float) -> Ids:
+    """The tokens that can reach the score `beaten` without a lucky word."""
+    near = np.flatnonzero((row.logits if pool is None else row.logits[pool]) >= row.reaching(beaten - REACH))
+    return near if pool is None else pool[near]
 
 
 def _ranked_before(row: _Row, pool: Ids | None, token: TokenId) -> Ids:

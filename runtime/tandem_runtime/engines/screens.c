@@ -2,6 +2,7 @@
  *
  * Knows no requests, and decides nothing.
  */
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -12,24 +13,45 @@ typedef uint32_t halves __attribute__((vector_size(4 * LANES)));
 
 #define INLINED static inline __attribute__((always_inline))
 
-/* Of `tokens` [count], ascending, all where it is 0, those that pass, and their words of the noise (`domain.noise.bits`);
- * how many is returned. A token passes whose logit is at least `near`; or whose word is at least `lucky` with a logit of at
- * least `hopeful`; or whose word is at least `luckier`. `mixes` are mix(token). The lower 33 bits of `lucky` and `luckier`
- * are 0: the mixer's last step leaves the upper 31 as they are, so it is made for what has passed only. */
-long screened(const float *row, const uint64_t *mixes, const int64_t *tokens, long count, uint64_t position_key,
-              uint64_t lucky, uint64_t luckier, float hopeful, float near, int64_t *passed, uint64_t *words) {
-    long size = 0;
+typedef struct {
+    uint64_t lucky, luckier;
+    double reach, further_reach, slack;
+} Bounds;
+
+/* The token of the largest score logit / T + g among `tokens` [count], ascending, all of `row` where they are 0; -1 if
+ * another score comes within `slack` of it. At first the best is the `likeliest`, which is one of them, by its score
+ * `best`; those below `floor` cannot win. `mixes` are mix(token). Others than lucky words have noise below `reach`, and
+ * than luckier ones below `further_reach`, so only few tokens get logarithms. The lower 33 bits of both are 0: the
+ * mixer's last step leaves the upper 31 as they are, so it is made late. */
+long winner(const float *row, const uint64_t *mixes, const int64_t *tokens, long count, uint64_t position_key,
+            double temperature, float floor, long likeliest, double best, const Bounds *bounds) {
+    const uint64_t lucky = bounds->lucky, luckier = bounds->luckier;
+    float near = (best - bounds->slack - bounds->reach) * temperature;
+    float hopeful = (best - bounds->slack - bounds->further_reach) * temperature;
+    double second = -__builtin_inf();
+    long chosen = likeliest;
     for (long at = 0; at < count; at++) {
         const long token = tokens ? tokens[at] : at;
+        const float logit = row[token];
+        if (logit < floor) continue;
         uint64_t word = (mixes[token] ^ position_key) + 0x9E3779B97F4A7C15u;
         word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9u;
         word = (word ^ word >> 27) * 0x94D049BB133111EBu;
-        if (__builtin_expect(word < lucky && !(row[token] >= near), 1)) continue;
-        if (word < luckier && !(row[token] >= hopeful) && !(row[token] >= near)) continue;
-        passed[size] = token;
-        words[size++] = word ^ word >> 31;
+        if (__builtin_expect(word < lucky && logit < near, 1)) continue;
+        if ((word < luckier && logit < hopeful) || token == likeliest) continue;
+        word ^= word >> 31;
+        const double score = logit / temperature - log(-log(((word >> 12) + 0.5) * 0x1p-52));
+        if (score <= best) {
+            second = score > second ? score : second;
+            continue;
+        }
+        second = best;
+        best = score;
+        chosen = token;
+        near = (best - bounds->slack - bounds->reach) * temperature;
+        hopeful = (best - bounds->slack - bounds->further_reach) * temperature;
     }
-    return size;
+    return second >= best - bounds->slack ? -1 : chosen;
 }
 
 /* 2^y for -125 <= y <= 0, else 0. y = n + f with n the nearest integer, which adding 1.5 x 2^23 leaves in the lowest bits;

@@ -1,11 +1,11 @@
-"""Knows a coupled choice's two passes over a whole row: which tokens can win, and what mass ranks before one.
+"""Knows a coupled choice's two passes over a whole row, in C: which token wins it, and what mass ranks before one.
 
 Refuses to know requests, and what follows from either (see `coupling`).
 
 They are most of what a choice costs, and numpy makes each of them many passes over memory. `screens.c` makes them one;
-it is built (by `native`) when it is first asked for. Words are the same bit for bit, and bounds are compared alike in
-both. Shares are of float32 sums, good to DOUBT; where that does not decide, `coupling` computes them exactly. Where C
-cannot be had numpy does all of it, and `about` says why.
+it is built (by `native`) when it is first asked for. A winner is told only where no other score comes near. Shares are
+of float32 sums, good to DOUBT; where that does not decide, `coupling` computes them exactly. Where C cannot be had
+numpy does all of it, and `about` says why.
 
 **DOUBT.** A weight is 2^y, y = (logit - peak) log2(e) / T in float32, in three operations that each are off by at most
 2^-24 of themselves. Weights below 2^-125 are left out; elsewhere y is then off by at most 125 x 3 x 2^-24, and a weight
@@ -17,7 +17,7 @@ tokens, is less than 2^-85 of the whole, which is at least the 1 of the likelies
 
 import ctypes
 import math
-import threading
+from ctypes import c_double, c_float, c_long, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,10 +27,10 @@ import numpy as np
 
 from tandem_runtime.domain.tokens import TokenId
 from tandem_runtime.engines import native
-from tandem_runtime.engines.noise_words import Ids, Words, lucky_words, mixed_tokens, noise_bits
+from tandem_runtime.engines.noise_words import Ids, mixed_tokens
 from tandem_runtime.ports import Logits
 
-__all__ = ["DOUBT", "Bounds", "NativeScreens", "NumpyScreens", "Screens", "built", "screens"]
+__all__ = ["DOUBT", "Bounds", "Contest", "NativeScreens", "NumpyScreens", "Screens", "built", "screens"]
 
 DOUBT = 2.0**-10
 """More than any share here is off by."""
@@ -38,19 +38,28 @@ DOUBT = 2.0**-10
 SOURCE = Path(__file__).with_name("screens.c")
 
 
+class Bounds(ctypes.Structure):
+    """Words below `lucky` have noise below `reach`, words below `luckier` below `further_reach`; the lower 33 bits of
+    both are 0. Scores within `slack` of each other are not told apart."""
+
+    _fields_ = (
+        ("lucky", c_uint64),
+        ("luckier", c_uint64),
+        ("reach", c_double),
+        ("further_reach", c_double),
+        ("slack", c_double),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """A token passes by a logit of at least `near`, by a word of at least `lucky` beside a logit of at least `hopeful`,
-    or by a word of at least `luckier`. The lower 33 bits of both words are 0; both logits are of the row's type, and
-    `hopeful` is not above `near`."""
+class Contest:
+    """What a token has to beat: `beaten`, the score of the `likeliest`. One with a logit below `floor` cannot win."""
 
-    lucky: np.uint64
-    luckier: np.uint64
-    hopeful: np.floating
-    near: np.floating
-
-    def numbers(self) -> tuple[int, int, float, float]:
-        return int(self.lucky), int(self.luckier), float(self.hopeful), float(self.near)
+    position_key: int
+    temperature: float
+    likeliest: TokenId
+    beaten: float
+    floor: float
 
 
 class Screens(Protocol):
@@ -59,8 +68,9 @@ class Screens(Protocol):
     @property
     def about(self) -> str: ...
 
-    def screened(self, row: Logits, tokens: Ids | None, position_key: int, bounds: Bounds) -> tuple[Ids, Words]:
-        """Of `tokens`, ascending, all of `row` [vocab] where it is None, those that pass, and their words."""
+    def winner(self, row: Logits, tokens: Ids | None, contest: Contest, bounds: Bounds, /) -> TokenId | None:
+        """The token of the best score among `tokens`, ascending, all of `row` [vocab] where it is None. The likeliest
+        is one of them. None: it cannot be told here."""
 
     def share_before(self, row: Logits, peak: float, temperature: float, token: TokenId) -> float:
         """The share of the mass of `row` [vocab] that ranks before `token`, ties by the lower id, off by up to DOUBT.
@@ -70,21 +80,14 @@ class Screens(Protocol):
 
 
 class NumpyScreens:
-    """Both by numpy."""
+    """The mass by numpy."""
 
     def __init__(self, about: str) -> None:
         self.about = about
 
-    def screened(self, row: Logits, tokens: Ids | None, position_key: int, bounds: Bounds) -> tuple[Ids, Words]:
-        mixes = mixed_tokens(len(row))
-        places, words = lucky_words(position_key, mixes if tokens is None else mixes[tokens], bounds.lucky)
-        lucky = places if tokens is None else tokens[places]
-        hopeful = (words >= bounds.luckier) | (row[lucky] >= bounds.hopeful)
-        near = np.flatnonzero((row if tokens is None else row[tokens]) >= bounds.near)
-        near = near if tokens is None else tokens[near]
-        near_words = noise_bits(position_key, near, vocab_size=len(row))
-        fresh = near_words < bounds.lucky
-        return np.concatenate((lucky[hopeful], near[fresh])), np.concatenate((words[hopeful], near_words[fresh]))
+    def winner(self, _row: Logits, _tokens: Ids | None, _contest: Contest, _bounds: Bounds, /) -> TokenId | None:
+        """Never told: numpy's way to it is `coupling`'s own."""
+        return None
 
     def share_before(self, row: Logits, peak: float, temperature: float, token: TokenId) -> float:
         with np.errstate(over="ignore", under="ignore"):
@@ -103,31 +106,32 @@ class NativeScreens(NumpyScreens):
         """Raises NotBuilt where `library` does not load."""
         super().__init__("ours, built for this processor")
         functions = native.loaded(library)
-        pointer, word, number, count = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_float, ctypes.c_long
-        self._screened, self._share_before = functions.screened, functions.share_before
-        self._screened.argtypes = [pointer] * 3 + [count] + [word] * 3 + [number] * 2 + [pointer] * 2
-        self._screened.restype = count
+        self._winner, self._share_before = functions.winner, functions.share_before
+        pointer, word, number, real, count = c_void_p, c_uint64, c_float, c_double, c_long
+        self._winner.argtypes = [pointer] * 3 + [count, word, real, number, count, real, ctypes.POINTER(Bounds)]
+        self._winner.restype = count
         self._share_before.argtypes = [pointer, count, number, number, count]
-        self._share_before.restype = ctypes.c_double
-        self._passed = _Passed()
+        self._share_before.restype = real
 
-    def screened(self, row: Logits, tokens: Ids | None, position_key: int, bounds: Bounds) -> tuple[Ids, Words]:
+    def winner(self, row: Logits, tokens: Ids | None, contest: Contest, bounds: Bounds, /) -> TokenId | None:
         if not _is_plain(row):
-            return super().screened(row, tokens, position_key, bounds)
+            return None
         mixes, asked = mixed_tokens(len(row)), None if tokens is None else np.ascontiguousarray(tokens, np.int64)
-        count = len(row) if asked is None else len(asked)
-        passed, words = self._passed.memory_for(count)
-        found = self._screened(
-            row.ctypes.data,
-            mixes.ctypes.data,
-            None if asked is None else asked.ctypes.data,
-            count,
-            position_key,
-            *bounds.numbers(),
-            passed.ctypes.data,
-            words.ctypes.data,
+        found = int(
+            self._winner(
+                row.ctypes.data,
+                mixes.ctypes.data,
+                None if asked is None else asked.ctypes.data,
+                len(row) if asked is None else len(asked),
+                contest.position_key,
+                contest.temperature,
+                contest.floor,
+                contest.likeliest,
+                contest.beaten,
+                ctypes.byref(bounds),
+            )
         )
-        return passed[:found].copy(), words[:found].copy()
+        return None if found < 0 else found
 
     def share_before(self, row: Logits, peak: float, temperature: float, token: TokenId) -> float:
         if not _is_plain(row):
@@ -138,18 +142,6 @@ class NativeScreens(NumpyScreens):
 
 def _is_plain(row: Logits) -> bool:
     return row.dtype == np.float32 and row.flags.c_contiguous
-
-
-class _Passed(threading.local):
-    """A thread's own memory for what passes: fresh memory for whole rows costs as much as to look for it."""
-
-    def __init__(self) -> None:
-        self._tokens, self._words = np.empty(0, np.int64), np.empty(0, np.uint64)
-
-    def memory_for(self, count: int) -> tuple[Ids, Words]:
-        if len(self._tokens) < count:
-            self._tokens, self._words = np.empty(count, np.int64), np.empty(count, np.uint64)
-        return self._tokens, self._words
 
 
 def built() -> Path:
