@@ -39,6 +39,8 @@ class Request:
     vocab_size: int | None = None
     tenant: str | None = None
     """As `OpenSession.tenant`."""
+    draft_is_free: bool = False
+    """Asking the draft costs next to nothing: one that had nothing to offer is asked again behind the next token."""
 
 
 @dataclass(frozen=True, slots=True)

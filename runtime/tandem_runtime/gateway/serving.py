@@ -236,6 +236,7 @@ class Gateway:
             logprobs=ask.logprobs,
             vocab_size=seat.target.vocab_size,
             tenant=ask.tenant,
+            draft_is_free=seat.draft_is_free,
         )
 
     def _end_tokens(self, ask: Ask) -> frozenset[TokenId]:
