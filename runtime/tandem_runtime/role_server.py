@@ -194,7 +194,7 @@ class _MemoryFigures(Collector):
         yield CounterMetricFamily("tandem_engine_preemptions", about, value=counts.preemptions)
         about = "Tokens that were computed, and tokens of which keys and values were known already."
         tokens = CounterMetricFamily("tandem_engine_tokens", about, labels=["source"])
-        tokens.add_metric(["computed"], counts.computed_tokens)
+        tokens.add_metric(["computed"], sum(counts.computed.values()))
         tokens.add_metric(["known"], counts.cached_tokens)
         yield tokens
 

@@ -28,6 +28,7 @@ from tandem_runtime.domain.tokens import (
     VerifyRound,
 )
 from tandem_runtime.engines.draft_loop import BatchedDraft
+from tandem_runtime.engines.planning import StepSize
 from tandem_runtime.engines.scripted import Script, ScriptedModel, chain_logits
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
@@ -90,7 +91,7 @@ def propose_of(name: str, k: int) -> ProposeRound:
 
 
 def target_of(model: WatchedModel, *, chunk: int = 256) -> BatchedTarget:
-    return BatchedTarget(model, FACTS, clock=SystemClock(), chunk_tokens=chunk)
+    return BatchedTarget(model, FACTS, clock=SystemClock(), size=StepSize(chunk))
 
 
 async def enter(model: WatchedModel) -> None:
