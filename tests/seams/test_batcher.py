@@ -370,24 +370,6 @@ async def test_stopping_fails_what_is_under_way_and_what_comes_later(monkeypatch
     await target.close(SessionId("a"))
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_a_bug_in_the_loop_itself_fails_its_callers_and_leaves_none_waiting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = WatchedModel()
-
-    def broken(*_: object) -> None:
-        raise ZeroDivisionError
-
-    with target_of(model) as target:
-        await target.open(opening("a"))
-        monkeypatch.setattr(model.blocks, "extend", broken)
-        for _ in range(2):
-            with pytest.raises(TargetLost):
-                await target.verify(round_of("a"))
-        await target.close(SessionId("a"))
-
-
 async def test_seconds_and_memory_are_told_with_the_verdict() -> None:
     model = WatchedModel()
     with target_of(model) as target:

@@ -22,8 +22,8 @@ CHUNK_TOKENS = 256
 """Prompt tokens per step: about what a step over a handful of verify rows can carry without doubling its time."""
 
 STEP_ROWS = 512
-"""Rows of those who ride along, per step: what all sessions of an engine ask for together where they guess a handful
-of tokens each. Beyond, a step only gets longer, and whoever has many sessions would set everybody's pace."""
+"""Rows of those who ride along, per step: 64 sessions that guess 7 tokens each. Whoever has many sessions that guess
+more does not set everybody's pace by it."""
 
 
 @dataclass(frozen=True, slots=True)
