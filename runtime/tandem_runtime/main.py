@@ -23,10 +23,10 @@ from tandem_runtime.domain.errors import SettingRefused, TandemError
 from tandem_runtime.settings import Settings, read_settings
 
 if TYPE_CHECKING:  # each command imports what it needs when it is asked for
+    from tandem_runtime.engines.options import EngineOptions
     from tandem_runtime.gateway.server import Listening
     from tandem_runtime.gateway.serving import Limits
     from tandem_runtime.local import Lookup
-    from tandem_runtime.role_server import EngineOptions
     from tandem_runtime.serve import PairOptions
 
 LARGEST_NUMBER = 10_000_000
@@ -133,6 +133,11 @@ def _add_role_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
+    add(
+        "--device",
+        default="auto",
+        help="cpu, cuda or cuda:N (default: cuda where there is one)",
+    )
     add("--dtype", choices=("fp32", "bf16"), default="fp32", help="what the engine computes in (default %(default)s)")
     add("--threads", type=positive_number, default=1, help="CPU threads of the engine (default %(default)s)")
     add("--max-sessions", type=positive_number, default=64, help="sessions held at a time (default %(default)s)")
@@ -167,10 +172,11 @@ def _pace_table(text: str) -> str:
 
 
 def _engine_options(arguments: argparse.Namespace, model: str, pace: str | None) -> "EngineOptions":
-    from tandem_runtime.role_server import EngineOptions  # noqa: PLC0415  # gRPC and numpy, only for who serves
+    from tandem_runtime.engines.options import EngineOptions  # noqa: PLC0415  # only for who serves
 
     return EngineOptions(
         model=model,
+        device=arguments.device,
         dtype=arguments.dtype,
         threads=arguments.threads,
         max_sessions=arguments.max_sessions,

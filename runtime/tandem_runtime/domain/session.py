@@ -242,6 +242,8 @@ class Session:
             max_tokens=max_tokens,
             logprobs=request.logprobs,
             tenant=request.tenant,
+            weight=request.weight,
+            priority=request.priority,
         )
 
     def _admitted(self, proposal: Proposal) -> Proposal:
