@@ -175,19 +175,20 @@ class SuffixAutomaton:
 
     def _count(self, before: int, token: TokenId) -> None:
         """`token` followed every suffix of the text that ended in `before`."""
+        counts, followed, likeliest, links = self._counts, self._followed, self._likeliest, self._links
         told = NOWHERE
         for _ in range(COUNTED):
             child = self._child(before, token)
             if child != told:
-                self._counts[child] += 1
+                counts[child] += 1
                 told = child
             if before == ROOT:
                 return
-            self._followed[before] += 1
-            likeliest = self._likeliest[before]
-            if likeliest == NOWHERE or self._counts[child] >= self._counts[self._child(before, likeliest)]:
-                self._likeliest[before] = token
-            before = self._links[before]
+            followed[before] += 1
+            known = likeliest[before]
+            if known != token and (known < 0 or counts[child] >= counts[self._child(before, known)]):
+                likeliest[before] = token
+            before = links[before]
 
     def _child_of_longest(self, state: int, token: TokenId) -> int:
         """The state of the longest string of `state` with `token` behind it, split off where it has longer ones."""
@@ -209,10 +210,11 @@ class SuffixAutomaton:
     def _add(self, length: int, link: int) -> int:
         self._lengths.append(length)
         self._links.append(link)
-        for counts in (self._counts, self._followed):
-            counts.append(0)
-        for nowhere in (self._likeliest, self._tokens, self._children):
-            nowhere.append(NOWHERE)
+        self._counts.append(0)
+        self._followed.append(0)
+        self._likeliest.append(NOWHERE)
+        self._tokens.append(NOWHERE)
+        self._children.append(NOWHERE)
         return len(self._lengths) - 1
 
     def _child(self, state: int, token: TokenId) -> int:
@@ -259,9 +261,13 @@ class _Source:
     place: Place = field(default=Place(ROOT, 0))
     calibration: Calibration = field(default_factory=Calibration)
 
-    def likeliest(self) -> tuple[float, Step] | None:
-        step = next(self.text.ahead(self.place), None)
-        return None if step is None else (self.calibration.chance(step), step)
+    def step(self) -> Step | None:
+        return next(self.text.ahead(self.place), None)
+
+    def worth(self) -> tuple[float, int]:
+        """How likely its next token is right, and by how long a match."""
+        step = self.step()
+        return (0.0, 0) if step is None else (self.calibration.chance(step), step.length)
 
 
 class SuffixText:
@@ -281,15 +287,15 @@ class SuffixText:
     def hear(self, ids: Sequence[TokenId]) -> None:
         for token in ids:
             for source in (self._own, *self._earlier):
-                expected = source.likeliest()
+                expected = source.step()
                 if expected is not None:
-                    source.calibration.learn(expected[1], hit=expected[1].token == token)
+                    source.calibration.learn(expected, hit=expected.token == token)
             self.read((token,))
 
     def guess(self, k: int) -> tuple[TokenId, ...]:
         ids: list[TokenId] = []
         survival = 1.0
-        source = max((self._own, *self._earlier), key=lambda source: source.likeliest() or (0.0,))
+        source = max((self._own, *self._earlier), key=_Source.worth)
         for step in source.text.ahead(source.place):
             survival *= source.calibration.chance(step)
             if survival < LEAST_SURVIVAL or len(ids) == k:
