@@ -175,6 +175,8 @@ class OpenSession:
     """How many alternatives to report per token; None: report nothing."""
     tenant: str | None = None
     """With whose sessions an engine may share what it has computed; None: with none, everything is computed anew."""
+    adapter: str | None = None
+    """What the model answers with, by its name or its digest; None: the model alone. A draft knows none."""
 
 
 @dataclass(frozen=True, slots=True)

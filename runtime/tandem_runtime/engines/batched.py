@@ -7,6 +7,7 @@ from typing import ClassVar, TypeVar
 
 from tandem_runtime.domain.errors import TandemError
 from tandem_runtime.domain.tokens import Capabilities, SessionId
+from tandem_runtime.engines.adapters import LoopDesk
 from tandem_runtime.engines.lines import PATIENCE_SECONDS, MemoryCounts
 from tandem_runtime.engines.pace import Pace
 from tandem_runtime.engines.sessions import EngineFacts, Sessions
@@ -48,6 +49,8 @@ class BatchedEngine:
             pace=pace,
             patience_seconds=patience_seconds,
         )
+        self.adapters = None if facts.adapters is None else LoopDesk(facts.adapters, self._loop)
+        """None: this model takes none."""
         self._sessions = Sessions(model, self._loop, facts, forgotten=self.forgotten)
 
     def __enter__(self: Self) -> Self:
