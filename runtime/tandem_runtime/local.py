@@ -21,7 +21,7 @@ from tandem_runtime.engines.pace import Pace
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.gateway.seats import Fleet
-from tandem_runtime.ports import Clock, StepModel
+from tandem_runtime.ports import AdapterDesk, Clock, StepModel
 from tandem_runtime.replicas import Pool, Replica
 
 LOCAL_REVISION = RevisionName("local")
@@ -45,7 +45,9 @@ def local_fleet(target: LocalModel, draft: LocalModel | None, *, clock: Clock) -
     with ExitStack() as running:
         engine = running.enter_context(BatchedTarget(target.model, target.facts, clock=clock, pace=target.pace))
         capabilities = target.facts.capabilities(target.model)
-        replica = Replica(str(target.facts.incarnation), LOCAL_TARGET, engine, capabilities)
+        replica = Replica(
+            str(target.facts.incarnation), LOCAL_TARGET, engine, capabilities, adapters=lambda: engine.loaded_adapters
+        )
         running.enter_context(fleet.targets.holding(replica))
         if draft is not None:
             drafter = running.enter_context(BatchedDraft(draft.model, draft.facts, clock=clock, pace=draft.pace))
@@ -53,6 +55,11 @@ def local_fleet(target: LocalModel, draft: LocalModel | None, *, clock: Clock) -
             guesser = Replica(str(draft.facts.incarnation), LOCAL_DRAFT, drafter, capabilities)
             running.enter_context(fleet.drafts.holding(guesser))
         yield fleet
+
+
+def adapter_desk(fleet: Fleet) -> AdapterDesk | None:
+    """Of the one target of a local fleet; None where it takes no adapters."""
+    return next((each.engine.adapters for each in fleet.targets if isinstance(each.engine, BatchedTarget)), None)
 
 
 def local_policy(

@@ -14,9 +14,12 @@ from typing import NewType
 
 from tandem_runtime.domain.errors import BadRequest, NotLoaded, Overloaded
 
-__all__ = ["AdapterBook", "AdapterDigest", "AdapterFacts", "refuse_bad_name"]
+__all__ = ["MOST_ADAPTERS", "AdapterBook", "AdapterDigest", "AdapterFacts", "refuse_bad_name"]
 
 AdapterDigest = NewType("AdapterDigest", str)
+
+MOST_ADAPTERS = 8
+"""Held at a time, unless a server is told otherwise."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 """No colon, which parts a model's name from an adapter's, and a digest's kind from its number."""

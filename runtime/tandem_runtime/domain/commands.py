@@ -6,6 +6,7 @@ Refuses to know when each is said: that is the session's.
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.stopping import Decode, Endings
 from tandem_runtime.domain.tokens import (
     FinishReason,
@@ -39,6 +40,8 @@ class Request:
     vocab_size: int | None = None
     tenant: str | None = None
     """As `OpenSession.tenant`."""
+    adapter: AdapterDigest | None = None
+    """What the target answers with: by content, so that a session that is opened again goes on with the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NewType, TypeAlias
 
+from tandem_runtime.domain.adapters import AdapterFacts
 from tandem_runtime.domain.errors import BadRequest
 
 TokenId: TypeAlias = int
@@ -232,7 +233,7 @@ class ScoreTokens:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine can do, told once at connection."""
+    """What an engine can do, told at connection. All but `adapters` stays as long as the engine does."""
 
     model_digest: str
     tokenizer_digest: str
@@ -242,6 +243,7 @@ class Capabilities:
     determinism: str
     """`Bitwise` or `NearTie`."""
     verifications: tuple[Verification, ...] = tuple(Verification)
+    adapters: tuple[AdapterFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

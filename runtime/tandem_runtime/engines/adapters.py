@@ -3,7 +3,7 @@
 Refuses to know what an adapter is made of, and how one is asked for.
 
 Whoever may load one by its place could have any folder of the machine read, and is told what is wrong with it. So
-places named at run time must lie below one folder, chosen at the start; without that folder nothing is loaded later.
+places named at run time must lie below one folder, chosen at the start; without that folder nothing comes or goes.
 """
 
 import asyncio
@@ -11,14 +11,12 @@ from collections.abc import Collection
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from tandem_runtime.domain.adapters import AdapterBook, AdapterDigest, AdapterFacts, refuse_bad_name
+from tandem_runtime.domain.adapters import MOST_ADAPTERS, AdapterBook, AdapterDigest, AdapterFacts, refuse_bad_name
 from tandem_runtime.domain.errors import BadRequest
 from tandem_runtime.engines.step_loop import StepLoop
 from tandem_runtime.ports import AdaptableModel, ReadAdapter
 
-__all__ = ["MOST_ADAPTERS", "Adapters", "LoopDesk"]
-
-MOST_ADAPTERS = 8
+__all__ = ["Adapters", "LoopDesk"]
 
 
 class Adapters:
@@ -44,7 +42,7 @@ class Adapters:
 
     def read_at(self, name: str, uri: str) -> ReadAdapter:
         """Likewise, from where `uri` points to, if that is allowed."""
-        return self.read(name, _folder_at(uri, self._folder))
+        return self.read(name, _folder_at(uri, _refuse_change(self._folder)))
 
     def put_in(self, name: str, read: ReadAdapter, *, in_use: Collection[AdapterDigest | None] = ()) -> AdapterFacts:
         """Lead `name` to what was read; `in_use` are the adapters of open sessions. Raises Overloaded."""
@@ -55,7 +53,8 @@ class Adapters:
         return facts
 
     def take_out(self, name: str, *, in_use: Collection[AdapterDigest | None]) -> None:
-        """Raises NotLoaded."""
+        """Raises NotLoaded, and BadRequest where nothing may change."""
+        _refuse_change(self._folder)
         self._book.remove(name)
         self.sweep(in_use)
 
@@ -86,12 +85,14 @@ class LoopDesk:
         await self._loop.call(lambda: self._adapters.take_out(name, in_use=self._loop.lines.adapters))
 
 
-def _folder_at(uri: str, allowed: Path | None) -> Path:
-    """Raises BadRequest, and before the folder is looked at."""
+def _refuse_change(allowed: Path | None) -> Path:
     if allowed is None:
-        raise BadRequest(
-            "adapters are loaded from below --adapters-dir, and this server was started without it", parameter="uri"
-        )
+        raise BadRequest("adapters come and go from below --adapters-dir, and this server was started without it")
+    return allowed
+
+
+def _folder_at(uri: str, allowed: Path) -> Path:
+    """Raises BadRequest, and before the folder is looked at."""
     try:
         parts = urlsplit(uri)
         folder = Path(unquote(parts.path)).resolve()

@@ -3,8 +3,10 @@
 Refuses to know what a session asks for.
 """
 
+from dataclasses import replace
 from typing import ClassVar, TypeVar
 
+from tandem_runtime.domain.adapters import AdapterFacts
 from tandem_runtime.domain.errors import TandemError
 from tandem_runtime.domain.tokens import Capabilities, SessionId
 from tandem_runtime.engines.adapters import LoopDesk
@@ -75,8 +77,13 @@ class BatchedEngine:
         last = self.memory.preempted_at
         return last is not None and self._clock.monotonic() - last < LATELY_SECONDS
 
+    @property
+    def loaded_adapters(self) -> tuple[AdapterFacts, ...]:
+        return () if self.adapters is None else self.adapters.loaded
+
     async def capabilities(self) -> Capabilities:
-        return self._capabilities
+        """With the adapters of this moment."""
+        return replace(self._capabilities, adapters=self.loaded_adapters)
 
     async def close(self, session: SessionId) -> None:
         await self._sessions.drop(session)
