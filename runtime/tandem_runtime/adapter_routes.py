@@ -6,7 +6,7 @@ Refuses to know models, and which folders may be read: the desk does.
     PUT    /adapters/NAME   {"uri": "file:///..."} -> the loaded one, as above; the name leads to it from now on
     DELETE /adapters/NAME   new sessions are refused; those that have it go on to their ends
 
-The admin side asks nobody for a key. Without a folder to load from nothing here changes anything (see `engines.adapters`).
+The admin side asks nobody for a key; without a folder to load from, nothing here changes (see `engines.adapters`).
 """
 
 from collections.abc import Awaitable, Callable

@@ -24,9 +24,9 @@ from tandem_runtime.domain.errors import SettingRefused, TandemError
 from tandem_runtime.settings import Settings, read_settings
 
 if TYPE_CHECKING:  # each command imports what it needs when it is asked for
+    from tandem_runtime.engines.options import AdapterOptions, EngineOptions
     from tandem_runtime.gateway.server import Listening
     from tandem_runtime.gateway.serving import Limits
-    from tandem_runtime.role_server import AdapterOptions, EngineOptions
     from tandem_runtime.serve import PairOptions
 
 LARGEST_NUMBER = 10_000_000
@@ -161,6 +161,11 @@ def _add_role_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
+    add(
+        "--device",
+        default="auto",
+        help="cpu, cuda or cuda:N (default: cuda where there is one)",
+    )
     add("--dtype", choices=("fp32", "bf16"), default="fp32", help="what the engine computes in (default %(default)s)")
     add("--threads", type=positive_number, default=1, help="CPU threads of the engine (default %(default)s)")
     add("--max-sessions", type=positive_number, default=64, help="sessions held at a time (default %(default)s)")
@@ -195,10 +200,11 @@ def _pace_table(text: str) -> str:
 
 
 def _engine_options(arguments: argparse.Namespace, model: str, pace: str | None) -> "EngineOptions":
-    from tandem_runtime.role_server import EngineOptions  # noqa: PLC0415  # gRPC and numpy, only for who serves
+    from tandem_runtime.engines.options import EngineOptions  # noqa: PLC0415  # only for who serves
 
     return EngineOptions(
         model=model,
+        device=arguments.device,
         dtype=arguments.dtype,
         threads=arguments.threads,
         max_sessions=arguments.max_sessions,
@@ -209,12 +215,12 @@ def _engine_options(arguments: argparse.Namespace, model: str, pace: str | None)
 
 
 def _adapter_options(arguments: argparse.Namespace) -> "AdapterOptions":
-    from tandem_runtime.role_server import AdapterOptions  # noqa: PLC0415  # gRPC and numpy, only for who serves
+    from tandem_runtime.engines.options import AdapterOptions  # noqa: PLC0415  # as its fellow below
 
     names = [name for name, _ in arguments.adapters]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise SettingRefused(f"--adapter {twice}=... is given twice; a name leads to one folder")
-    return AdapterOptions(dict(arguments.adapters), arguments.adapters_dir, arguments.max_adapters)
+    return AdapterOptions(named=dict(arguments.adapters), folder=arguments.adapters_dir, most=arguments.max_adapters)
 
 
 def _run_role(arguments: argparse.Namespace, _settings: Settings) -> int:

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -29,12 +29,12 @@ from starlette.routing import Route
 
 from tandem_runtime.adapter_routes import adapter_routes
 from tandem_runtime.admin import admin_app, http_server
-from tandem_runtime.domain.adapters import MOST_ADAPTERS
 from tandem_runtime.domain.errors import ModelRefused
 from tandem_runtime.domain.tokens import Incarnation
 from tandem_runtime.engines.adapters import Adapters
 from tandem_runtime.engines.batched import BatchedEngine
 from tandem_runtime.engines.draft_loop import BatchedDraft
+from tandem_runtime.engines.options import AdapterOptions, EngineOptions
 from tandem_runtime.engines.pace import UNPACED, Pace, cost_named
 from tandem_runtime.engines.scripted import SCHEME, load_scripted_model
 from tandem_runtime.engines.sessions import EngineFacts
@@ -60,30 +60,6 @@ DEFAULT_SCRIPTED_LENGTH = 4096
 class RoleName(StrEnum):
     TARGET = "target"
     DRAFT = "draft"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterOptions:
-    """`named` are loaded at the start; further ones come from below `folder`, or None: never. `most` at a time."""
-
-    named: Mapping[str, Path] = field(default_factory=dict)
-    folder: Path | None = None
-    most: int = MOST_ADAPTERS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOptions:
-    """`model` is a folder, or `scripted:module:function`. `max_length` None: what the model was made for. `kv_bytes`
-    None: what all sessions need at full length."""
-
-    model: str
-    dtype: str = "fp32"
-    threads: int = 1
-    max_sessions: int = 64
-    max_length: int | None = None
-    kv_bytes: int | None = None
-    pace: str | None = None
-    adapters: AdapterOptions = field(default_factory=AdapterOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +123,7 @@ def _load(options: EngineOptions) -> tuple[StepModel, EngineFacts]:
     folder = Path(options.model)
     digests = digests_of(folder)
     end_tokens = FolderTokenizer(folder).end_tokens
-    model = _load_folder(folder, options)
+    model = _load_folder(options)
     facts = EngineFacts(
         model_digest=digests.model,
         tokenizer_digest=digests.tokenizer,
@@ -172,18 +148,11 @@ def _adapters(model: AdaptableModel, options: AdapterOptions) -> Adapters:
     return adapters
 
 
-def _load_folder(folder: Path, options: EngineOptions) -> "TorchModel":
+def _load_folder(options: EngineOptions) -> "TorchModel":
     # Torch takes seconds and hundreds of megabytes: only where needed.
     from tandem_runtime.engines.torch_engine.engine import load_torch_model  # noqa: PLC0415
 
-    return load_torch_model(
-        folder,
-        dtype=options.dtype,
-        threads=options.threads,
-        max_sessions=options.max_sessions,
-        max_length=options.max_length,
-        kv_bytes=options.kv_bytes,
-    )
+    return load_torch_model(options)
 
 
 def _digest_of_name(name: str) -> str:

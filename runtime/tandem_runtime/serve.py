@@ -12,6 +12,7 @@ from tandem_runtime.adapter_routes import adapter_routes
 from tandem_runtime.domain.errors import ModelRefused, SettingRefused
 from tandem_runtime.domain.evidence import Ledger
 from tandem_runtime.domain.policy import ControlPolicy, ExactnessPolicy, SpeculationPolicy
+from tandem_runtime.engines.options import EngineOptions
 from tandem_runtime.engines.scripted import SCHEME
 from tandem_runtime.gateway.keys import ApiKeys
 from tandem_runtime.gateway.server import Listening, Ports, serve_gateway
@@ -19,7 +20,7 @@ from tandem_runtime.gateway.serving import Books, Gateway, Limits
 from tandem_runtime.local import LocalModel, adapter_desk, local_fleet, local_policy
 from tandem_runtime.policy import PolicyInForce
 from tandem_runtime.ports import Clock
-from tandem_runtime.role_server import EngineOptions, load_model
+from tandem_runtime.role_server import load_model
 from tandem_runtime.telemetry import Metrics
 from tandem_runtime.tokenizer import FolderTokenizer
 

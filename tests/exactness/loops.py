@@ -80,10 +80,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Stage:
-    """Engines that requests share: a target, another one to go to when it is lost, and drafts."""
+    """Engines that requests share: a target, another one to go to when it is lost, and drafts. `refusal` is what tells
+    that a request's rules left no token: a wire carries no finer kind than BadRequest."""
 
     targets: tuple[TargetEngine, TargetEngine]
     drafts: tuple[DraftEngine, ...]
+    refusal: type[BadRequest] = NothingAdmitted
 
     @property
     def engines(self) -> Engines:

@@ -61,7 +61,7 @@ def layers_of(weights: Iterable[str]) -> int:
     return 1 + max(int(name.split(".")[2]) for name in weights if name.startswith("model.layers."))
 
 
-def rewrite_settings(folder: Path, **changes: Any) -> None:
+def rewrite_settings(folder: Path, changes: dict[str, Any]) -> None:
     path = folder / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 

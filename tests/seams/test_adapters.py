@@ -15,6 +15,7 @@ from tests.seams.model_folders import REFERENCES, VOCAB, reference_model, saved_
 
 from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.errors import ModelRefused
+from tandem_runtime.engines.options import EngineOptions
 from tandem_runtime.engines.torch_engine import adapters
 from tandem_runtime.engines.torch_engine.engine import TorchModel, load_torch_model
 from tandem_runtime.engines.torch_engine.linear import Multiplier, NoNativeProduct, built, cache_folder
@@ -41,7 +42,7 @@ def needs_own_product() -> None:
 
 def loaded(folder: Path, *, dtype: str = "fp32") -> TorchModel:
     needs_own_product()
-    return load_torch_model(folder, dtype=dtype, threads=1, max_sessions=3)
+    return load_torch_model(EngineOptions(model=str(folder), device="cpu", dtype=dtype, max_sessions=3))
 
 
 def installed(model: TorchModel, folder: Path) -> AdapterDigest:
@@ -161,7 +162,7 @@ def cut(folder: Path) -> None:
 SPOILT: dict[str, tuple[Spoil, str]] = {
     **{
         f"{field} = {value!r}": (
-            partial(rewrite_settings, **{field: value}),
+            partial(rewrite_settings, changes={field: value}),
             rf"{field} = .*{why}",
         )
         for field, value, why in [
@@ -191,7 +192,7 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "no object": (lambda folder: (folder / "adapter_config.json").write_text("[]"), "give a JSON object"),
     "no weights": (lambda folder: (folder / "adapter_model.safetensors").unlink(), "is no adapter folder: it lacks"),
     "cut short": (cut, "cut short"),
-    "another r": (lambda folder: rewrite_settings(folder, r=8), r"has shape \[4, 112\].* ask for \[8, 112\]"),
+    "another r": (lambda folder: rewrite_settings(folder, {"r": 8}), r"has shape \[4, 112\].* ask for \[8, 112\]"),
     "of another model": (
         lambda folder: rewrite_weights(folder, {A: torch.zeros(4, 32)}),
         r"has shape \[4, 32\].*of another base model",

@@ -16,6 +16,7 @@ from tests.seams.kv_tables import lent_blocks, own_blocks
 from torch.nn import functional
 
 from tandem_runtime.domain.tokens import TokenId
+from tandem_runtime.engines.options import EngineOptions
 from tandem_runtime.engines.torch_engine import linear
 from tandem_runtime.engines.torch_engine.engine import TorchModel, load_torch_model
 from tandem_runtime.engines.torch_engine.linear import Multiplier, NativeProduct, NoNativeProduct, built, multiplier_for
@@ -210,7 +211,9 @@ def test_the_cache_is_the_users_own(tmp_path: Path) -> None:
 def test_texts_of_the_shipped_target_are_the_same_alone_and_together(dtype: str) -> None:
     """Greedy, in float32 and bfloat16: one by one, then all in shared steps of prompts, single rows and verifies."""
     native()
-    model = load_torch_model(PAIRS / "target", dtype=dtype, threads=1, max_sessions=4, max_length=64)
+    model = load_torch_model(
+        EngineOptions(model=str(PAIRS / "target"), dtype=dtype, threads=1, max_sessions=4, max_length=64)
+    )
     assert (model.determinism, model.multiplier.row_invariant) == ("Bitwise", True)
     encode = FolderTokenizer(PAIRS / "target").encode
     prompts = [encode(text)[:20] for text in json.loads((PAIRS / "prompts.json").read_text())["prose"][:4]]

@@ -52,7 +52,7 @@ async def serve_gateway(
     started: asyncio.Future[Ports],
     routes: Sequence[BaseRoute] = (),
 ) -> None:
-    """Serve until `ending` is set, then drain; `started` is told the ports. `routes` are further ones of the admin side.
+    """Serve until `ending` is set, then drain; `started` is told the ports. The admin side has further `routes`.
 
     Raises OSError for a port in use.
     """

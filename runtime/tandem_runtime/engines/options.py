@@ -1,0 +1,40 @@
+"""Knows what can be asked of an engine when it is started.
+
+Refuses to know how it is asked: the command line is `main`'s, the fields of a resource are the operator's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tandem_runtime.domain.adapters import MOST_ADAPTERS
+
+__all__ = ["AdapterOptions", "EngineOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterOptions:
+    """`named` are loaded at the start; further ones come from below `folder`, or None: never. `most` at a time."""
+
+    named: Mapping[str, Path] = field(default_factory=dict)
+    folder: Path | None = None
+    most: int = MOST_ADAPTERS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """`model` is a folder, or `scripted:module:function`, of which only lengths, memory and pace can be asked.
+
+    `device` "auto": the first CUDA device if there is one, else `threads` cores of the CPU. `max_length` None: what the
+    model was made for. `kv_bytes` None: what all sessions need at full length.
+    """
+
+    model: str
+    device: str = "auto"
+    dtype: str = "fp32"
+    threads: int = 1
+    max_sessions: int = 64
+    max_length: int | None = None
+    kv_bytes: int | None = None
+    pace: str | None = None
+    adapters: AdapterOptions = field(default_factory=AdapterOptions)
