@@ -11,6 +11,7 @@ from tandem_runtime.domain.stopping import Decode, Endings
 from tandem_runtime.domain.tokens import (
     FinishReason,
     OpenSession,
+    Priority,
     ProposeRound,
     RunRounds,
     SamplingParameters,
@@ -39,9 +40,13 @@ class Request:
     logprobs: int | None = None
     vocab_size: int | None = None
     tenant: str | None = None
-    """As `OpenSession.tenant`."""
     adapter: AdapterDigest | None = None
     """What the target answers with: by content, so that a session that is opened again goes on with the same."""
+    weight: float = 1.0
+    priority: Priority = Priority.INTERACTIVE
+    """These two and the tenant as in `OpenSession`."""
+    draft_is_free: bool = False
+    """Asking the draft costs next to nothing: one that had nothing to offer is asked again behind the next token."""
 
 
 @dataclass(frozen=True, slots=True)

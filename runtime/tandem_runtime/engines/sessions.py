@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tandem_runtime.domain.adapters import AdapterDigest
+from tandem_runtime.domain.batching import Claim
 from tandem_runtime.domain.blocks import root_key
 from tandem_runtime.domain.errors import BadRequest, DraftLost, NotANumber, NotLoaded, TandemError, TargetLost
 from tandem_runtime.domain.processors import refuse_unfit
@@ -178,12 +179,14 @@ class Sessions:
     def _line_for(self, request: OpenSession, namesake: Session | None, adapter: AdapterDigest | None) -> Line:
         """The namesake's, unless what it holds is of another tenant or adapter. Raises Overloaded when every session is
         taken."""
+        claim = Claim(request.tenant, request.weight, request.priority)
         if namesake is not None:
             if namesake.request.tenant == request.tenant and namesake.line.adapter == adapter:
+                namesake.line.claim = claim
                 return namesake.line
             self._drop(request.session)
         root = None if request.tenant is None else root_key(tenant=request.tenant, adapter=adapter)
-        return self._loop.lines.open(root, adapter=adapter)
+        return self._loop.lines.open(root, claim, adapter=adapter)
 
     def _drop(self, session: SessionId) -> None:
         self._loop.end_lane(session, self._forgotten("the session was closed"))
