@@ -64,8 +64,9 @@ def logits_of(model: TorchModel, tokens: tuple[int, ...], adapter: AdapterDigest
         {"target_modules": ["q_proj", "v_proj"], "r": 3, "lora_alpha": 5},
         {"target_modules": ["up_proj", "o_proj"], "use_rslora": True},
         {"target_modules": ["k_proj", "down_proj", "gate_proj"], "dtype": torch.bfloat16},
+        {"target_modules": ["model.layers.0.self_attn.v_proj", "mlp.up_proj", "1.self_attn.q_proj"]},
     ],
-    ids=["all modules", "queries and values", "scaled by the root of the rank", "stored in bf16"],
+    ids=["all modules", "queries and values", "scaled by the root of the rank", "stored in bf16", "by whole names"],
 )
 def test_logits_equal_those_of_transformers_with_merged_weights(
     name: str, changes: dict[str, Any], tmp_path: Path
@@ -182,12 +183,22 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
             ("lora_alpha", "16", "number above 0"),
             ("lora_alpha", float("nan"), "number above 0"),
             ("use_rslora", "yes", "true or false"),
-            ("target_modules", ["q_proj", "lm_head"], "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"),
             ("target_modules", "all-linear", "give a list"),
-            ("target_modules", [["q_proj"]], "give a list"),
             ("target_modules", [], "give a list"),
         ]
     },
+    "the head": (
+        lambda folder: rewrite_settings(folder, {"target_modules": ["q_proj", "lm_head"]}),
+        r"target_modules holds 'lm_head': this engine adapts self_attn\.q_proj, .*, mlp\.down_proj of layers 0 to 1;",
+    ),
+    "another layer": (
+        lambda folder: rewrite_settings(folder, {"target_modules": ["model.layers.2.self_attn.q_proj"]}),
+        r"target_modules holds 'model\.layers\.2\.self_attn\.q_proj'",
+    ),
+    "no name": (
+        lambda folder: rewrite_settings(folder, {"target_modules": [["q_proj"]]}),
+        r"target_modules holds \['q_proj'\]",
+    ),
     "no object": (lambda folder: (folder / "adapter_config.json").write_text("[]"), "give a JSON object"),
     "no weights": (lambda folder: (folder / "adapter_model.safetensors").unlink(), "is no adapter folder: it lacks"),
     "cut short": (cut, "cut short"),
