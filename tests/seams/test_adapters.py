@@ -159,6 +159,13 @@ def cut(folder: Path) -> None:
     os.truncate(path, path.stat().st_size - 10)
 
 
+def pipe(folder: Path) -> None:
+    """Whoever opened it would wait for ever."""
+    path = folder / "adapter_model.safetensors"
+    path.unlink()
+    os.mkfifo(path)
+
+
 SPOILT: dict[str, tuple[Spoil, str]] = {
     **{
         f"{field} = {value!r}": (
@@ -201,6 +208,7 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     ),
     "no object": (lambda folder: (folder / "adapter_config.json").write_text("[]"), "give a JSON object"),
     "no weights": (lambda folder: (folder / "adapter_model.safetensors").unlink(), "is no adapter folder: it lacks"),
+    "a pipe": (pipe, "is no adapter folder: it lacks"),
     "cut short": (cut, "cut short"),
     "another r": (lambda folder: rewrite_settings(folder, {"r": 8}), r"has shape \[4, 112\].* ask for \[8, 112\]"),
     "of another model": (
