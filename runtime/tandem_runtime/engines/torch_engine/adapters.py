@@ -134,15 +134,22 @@ def adapted_by(
         begin, end = end, end + len(row.tokens)
         if row.adapter is not None:
             places.setdefault(row.adapter, []).extend(range(begin, end))
-    parts = [(adapters[digest].updates, torch.tensor(own, device=device)) for digest, own in places.items()]
+    parts = [(adapters[digest].updates, _selection(own, device)) for digest, own in places.items()]
 
     def adapt(place: Place, x: Tensor, y: Tensor) -> Tensor:
         for updates, own in parts:
             if (update := updates.get(place)) is not None:
-                y.index_add_(0, own, linear(linear(x[own], update.down), update.up))
+                y[own] += linear(linear(x[own], update.down), update.up)
         return y
 
     return adapt if parts else None
+
+
+def _selection(rows: Sequence[int], device: torch.device) -> slice | Tensor:
+    """As a slice where rows stand together, which costs no copy."""
+    if rows[-1] - rows[0] + 1 == len(rows):
+        return slice(rows[0], rows[-1] + 1)
+    return torch.tensor(rows, device=device)
 
 
 def _read_settings(path: Path, *, layers: int) -> _Settings:
