@@ -140,13 +140,16 @@ class Lines:
 
     def grant(self, line: Line, length: int, *, at_work: Collection[Line]) -> bool:
         """Memory for the line's first `length` ids, if need be that of others, who hold nothing any more afterwards.
-        False where it does not suffice."""
-        while (copies := self._blocks.extend(line.table, length)) is None:
-            number = self._next_to_yield(line, at_work)
+        False where it does not suffice, and nobody has given up any."""
+        yielding: list[Line] = []
+        while not self._blocks.suffice(line.table, length, without=[other.table for other in yielding]):
+            number = self._next_to_yield(line, at_work, yielding)
             if number is None:
                 return False
-            self._preempt(self._lines[number])
-        if copies:
+            yielding.append(self._lines[number])
+        for other in yielding:
+            self._preempt(other)
+        if copies := self._blocks.extend(line.table, length):
             self._model.copy(copies)
         return True
 
@@ -171,13 +174,13 @@ class Lines:
         line.held += tokens[before : self._blocks.adopt(line.table, tokens)]
         self.counts.cached_tokens += len(line.held) - before
 
-    def _next_to_yield(self, asker: Line, at_work: Collection[Line]) -> int | None:
+    def _next_to_yield(self, asker: Line, at_work: Collection[Line], yielding: Collection[Line]) -> int | None:
         now = self._now()
         ranked = ranks({number: line.claim for number, line in self._lines.items()})
         holders = [
             Holder(number, ranked[number], None if line in at_work else now - line.used_at)
             for number, line in self._lines.items()
-            if line.table.blocks and line is not asker
+            if line.table.blocks and line is not asker and line not in yielding
         ]
         return gives_way(ranked[asker.number], holders, patience_seconds=self._patience)
 
