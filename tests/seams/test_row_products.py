@@ -1,8 +1,6 @@
 """Our own product of rows and weights: torch's numbers within rounding, and one row's bits in any company."""
 
 import json
-import os
-import stat
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -16,10 +14,11 @@ from tests.seams.kv_tables import lent_blocks, own_blocks
 from torch.nn import functional
 
 from tandem_runtime.domain.tokens import TokenId
+from tandem_runtime.engines.native import NotBuilt
 from tandem_runtime.engines.options import EngineOptions
 from tandem_runtime.engines.torch_engine import linear
 from tandem_runtime.engines.torch_engine.engine import TorchModel, load_torch_model
-from tandem_runtime.engines.torch_engine.linear import Multiplier, NativeProduct, NoNativeProduct, built, multiplier_for
+from tandem_runtime.engines.torch_engine.linear import Multiplier, NativeProduct, multiplier_for
 from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig
 from tandem_runtime.ports import Row
 from tandem_runtime.tokenizer import FolderTokenizer
@@ -40,8 +39,8 @@ def one_thread() -> Iterator[None]:
 @cache
 def native() -> NativeProduct:
     try:
-        return NativeProduct(built(linear.cache_folder()))
-    except NoNativeProduct as reason:
+        return NativeProduct(linear.built())
+    except NotBuilt as reason:
         pytest.skip(f"this machine cannot build our product: {reason}")
 
 
@@ -103,54 +102,9 @@ def test_rows_with_gaps_are_closed_and_a_weight_that_does_not_suit_is_refused() 
             native()(x[:, :16], unsuited)
 
 
-def test_it_is_built_once_and_found_again(tmp_path: Path) -> None:
-    native()
-    first = built(tmp_path / "cache")
-    made = first.stat()
-    again = built(tmp_path / "cache")
-    assert (again, again.stat().st_mtime_ns, again.stat().st_ino) == (first, made.st_mtime_ns, made.st_ino)
-    assert list(first.parent.iterdir()) == [first]
-
-
-def compiler(folder: Path, script: str) -> str:
-    path = folder / "cc"
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return str(path)
-
-
-@pytest.mark.parametrize(
-    ("script", "told"),
-    [
-        ("echo 'product.c: In function x' >&2; echo 'product.c:1: error: no such flag' >&2; exit 1", "no such flag"),
-        ("exit 1", "cc said"),
-        ("exit 0", "No such file"),
-    ],
-)
-def test_a_compiler_that_fails_is_told_in_one_line(script: str, told: str, tmp_path: Path) -> None:
-    with pytest.raises(NoNativeProduct, match=told) as failure:
-        built(tmp_path / "cache", compilers=[compiler(tmp_path, script)])
-    assert "\n" not in str(failure.value)
-    assert list((tmp_path / "cache").iterdir()) == []
-
-
-def test_without_a_compiler_or_a_folder_the_reason_is_told(tmp_path: Path) -> None:
-    with pytest.raises(NoNativeProduct, match="no C compiler"):
-        built(tmp_path, compilers=["no-such-compiler"])
-    (tmp_path / "file").write_text("")
-    with pytest.raises(NoNativeProduct, match="file"):
-        built(tmp_path / "file" / "cache", compilers=[compiler(tmp_path, "exit 0")])
-
-
-def test_a_library_that_does_not_load_is_told(tmp_path: Path) -> None:
-    (tmp_path / "broken.so").write_text("no library")
-    with pytest.raises(NoNativeProduct, match=r"broken\.so"):
-        NativeProduct(tmp_path / "broken.so")
-
-
 def test_where_ours_cannot_be_built_torch_multiplies_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unbuilt(_: Path) -> Path:
-        raise NoNativeProduct("there is no C compiler")
+    def unbuilt() -> Path:
+        raise NotBuilt("there is no C compiler")
 
     monkeypatch.setattr(linear, "built", unbuilt)
     chosen = multiplier_for(torch.device("cpu"))
@@ -199,12 +153,6 @@ def test_an_engine_without_our_product_computes_nearly_the_same() -> None:
         model = TorchModel(decoder(torch.float32, hidden=32), max_sessions=1, max_length=LENGTH, multiplier=chosen)
         rows += model.forward([Row(own_blocks(model), 0, tokens, LENGTH)])
     assert np.abs(rows[0] - rows[1]).max() < 1e-4
-
-
-def test_the_cache_is_the_users_own(tmp_path: Path) -> None:
-    native()
-    folder = built(tmp_path / "tandem").parent
-    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
 
 
 @pytest.mark.parametrize("dtype", TYPES)

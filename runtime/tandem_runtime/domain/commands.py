@@ -42,6 +42,8 @@ class Request:
     weight: float = 1.0
     priority: Priority = Priority.INTERACTIVE
     """As in `OpenSession`, all three."""
+    draft_is_free: bool = False
+    """Asking the draft costs next to nothing: one that had nothing to offer is asked again behind the next token."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,6 +238,7 @@ class Gateway:
             tenant=ask.tenant,
             weight=ask.weight,
             priority=ask.priority,
+            draft_is_free=seat.draft_is_free,
         )
 
     def _end_tokens(self, ask: Ask) -> frozenset[TokenId]:

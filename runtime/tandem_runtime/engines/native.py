@@ -1,0 +1,90 @@
+"""Knows how a C source of ours becomes a library for this very processor.
+
+Refuses to know what the functions in it compute, and what is done where there is none.
+
+A source is compiled by the machine's own compiler when it is first asked for, and kept in the user's cache folder under
+a digest of source, compiler, flags and processor. Nothing is ever guessed: where it cannot be had, `NotBuilt` says why.
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["NotBuilt", "built", "cache_folder", "loaded"]
+
+COMPILERS = ("cc", "gcc", "clang")
+FLAGS = ("-O3", "-march=native", "-fPIC", "-shared")
+BUILD_SECONDS = 120
+
+
+class NotBuilt(Exception):
+    """A library cannot be had here; the text says why, in one line."""
+
+
+def cache_folder() -> Path:
+    """Raises NotBuilt for a user without a home."""
+    try:
+        return Path.home() / ".cache" / "tandem"
+    except RuntimeError as error:
+        raise NotBuilt(_line(error)) from error
+
+
+def built(source: Path, folder: Path, *, flags: Sequence[str] = (), compilers: Sequence[str] = COMPILERS) -> Path:
+    """The library of `source` for this processor, from `folder` or newly built into it. Raises NotBuilt."""
+    compiler = next(filter(None, map(shutil.which, compilers)), None)
+    if compiler is None:
+        raise NotBuilt(f"there is no C compiler ({', '.join(compilers)}) on the path")
+    command = (compiler, *FLAGS, *flags)
+    library = folder / f"{source.stem}-{_digest(source, command)}.so"
+    try:
+        if not library.exists():
+            _build(command, source, library)
+    except subprocess.CalledProcessError as error:
+        raise NotBuilt(_line(f"{compiler} said: {error.stderr}")) from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotBuilt(_line(error)) from error
+    return library
+
+
+def loaded(library: Path) -> ctypes.CDLL:
+    """Raises NotBuilt where `library` does not load."""
+    try:
+        return ctypes.CDLL(str(library))
+    except OSError as error:
+        raise NotBuilt(_line(error)) from error
+
+
+def _build(command: Sequence[str], source: Path, library: Path) -> None:
+    """Beside its place first: whoever starts at the same moment sees a whole library or none."""
+    library.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=library.parent) as beside:
+        new = Path(beside) / library.name
+        whole = [*command, str(source), "-o", str(new)]
+        subprocess.run(whole, check=True, capture_output=True, text=True, timeout=BUILD_SECONDS)  # noqa: S603  # ours
+        os.replace(new, library)
+
+
+def _digest(source: Path, command: Sequence[str]) -> str:
+    parts = (source.read_text(), " ".join(command), _processor())
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _processor() -> str:
+    """What `-march=native` goes by: the model and the flags of the first processor, or else the machine's name."""
+    try:
+        first = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    told = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU part")
+    return "\n".join(line for line in first if line.partition(":")[0].strip() in told)
+
+
+def _line(error: object) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return next((line for line in lines if "error" in line), lines[0])

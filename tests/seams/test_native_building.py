@@ -1,0 +1,88 @@
+"""A C source becomes a library once; why it does not is told in one line, and nothing half-built is left behind."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from tandem_runtime.engines import native
+from tandem_runtime.engines.native import NotBuilt, built, loaded
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "seven.c"
+    path.write_text("int seven(void) { return 7; }\n")
+    return path
+
+
+@pytest.fixture
+def library(source: Path, tmp_path: Path) -> Path:
+    try:
+        return built(source, tmp_path / "cache")
+    except NotBuilt as reason:
+        pytest.skip(f"this machine cannot build C: {reason}")
+
+
+def test_it_is_built_once_and_found_again(source: Path, library: Path, tmp_path: Path) -> None:
+    made = library.stat()
+    again = built(source, tmp_path / "cache")
+    assert (again, again.stat().st_mtime_ns, again.stat().st_ino) == (library, made.st_mtime_ns, made.st_ino)
+    assert list(library.parent.iterdir()) == [library]
+    assert loaded(library).seven() == 7
+
+
+def test_other_sources_and_flags_are_other_libraries(source: Path, library: Path, tmp_path: Path) -> None:
+    flagged = built(source, tmp_path / "cache", flags=["-DEIGHT"])
+    source.write_text("int seven(void) { return 8; }\n")
+    assert len({library, flagged, built(source, tmp_path / "cache")}) == 3
+
+
+def test_the_cache_is_the_users_own(library: Path) -> None:
+    assert stat.S_IMODE(os.stat(library.parent).st_mode) == 0o700
+
+
+def compiler(folder: Path, script: str) -> str:
+    path = folder / "cc"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("echo 'seven.c: In function x' >&2; echo 'seven.c:1: error: no such flag' >&2; exit 1", "no such flag"),
+        ("exit 1", "cc said"),
+        ("exit 0", "No such file"),
+    ],
+)
+def test_a_compiler_that_fails_is_told_in_one_line(script: str, told: str, source: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotBuilt, match=told) as failure:
+        built(source, tmp_path / "cache", compilers=[compiler(tmp_path, script)])
+    assert "\n" not in str(failure.value)
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_without_a_compiler_a_folder_or_a_home_the_reason_is_told(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(NotBuilt, match="no C compiler"):
+        built(source, tmp_path, compilers=["no-such-compiler"])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotBuilt, match="file"):
+        built(source, tmp_path / "file" / "cache", compilers=[compiler(tmp_path, "exit 0")])
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(NotBuilt, match="home directory"):
+        native.cache_folder()
+
+
+def test_a_library_that_does_not_load_is_told(tmp_path: Path) -> None:
+    (tmp_path / "broken.so").write_text("no library")
+    with pytest.raises(NotBuilt, match=r"broken\.so"):
+        loaded(tmp_path / "broken.so")
