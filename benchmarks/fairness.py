@@ -67,18 +67,21 @@ class Tenant:
     weight: float = 1.0
 
 
-HONEST = Tenant("honest", 1, sessions=32, k=4, alpha=0.8)
-TAKER = Tenant("greedy", 2, sessions=96, k=8, alpha=0.1)
+HONEST = Tenant("honest", 1, sessions=48, k=4, alpha=0.8)
+TAKER = Tenant("greedy", 2, sessions=144, k=8, alpha=0.1)
 
 
 @dataclass(slots=True)
 class Work:
-    """What was computed and said, by tenant; `over` is set after the last step that counts."""
+    """What was computed and said, by tenant."""
 
     rows: Counter[str] = field(default_factory=Counter)
     tokens: Counter[str] = field(default_factory=Counter)
     steps: int = 0
-    over: bool = False
+
+    def is_over(self) -> bool:
+        """Whether the last step that counts was taken."""
+        return self.steps >= UNCOUNTED + STEPS
 
     def share(self, name: str) -> float:
         return self.rows[name] / self.rows.total()
@@ -96,8 +99,7 @@ class CountedModel(ScriptedModel):
         outputs = super().forward(rows)
         work = self._work
         work.steps += 1
-        work.over = work.over or work.steps >= UNCOUNTED + STEPS
-        if work.steps > UNCOUNTED and not work.over:
+        if UNCOUNTED < work.steps <= UNCOUNTED + STEPS:
             for row in rows:
                 work.rows[self._names[self._memory[row.blocks[0]][0]]] += len(row.tokens)
         return outputs
@@ -147,12 +149,12 @@ class Stage:
 
 async def verify(stage: Stage, tenant: Tenant, chance: random.Random) -> None:
     """Sessions of 100 tokens, one after the other, each round with guesses of which `alpha` stand."""
-    while not stage.work.over:
+    while not stage.work.is_over():
         opening = stage.opening(tenant, length=8)
         await stage.target.open(opening)
         output: list[TokenId] = []
         for number in itertools.count():
-            if stage.work.over or len(output) + tenant.k >= ANSWER:
+            if stage.work.is_over() or len(output) + tenant.k >= ANSWER:
                 break
             ids = _guesses((*opening.prompt, *output), tenant, chance)
             asked = VerifyRound(opening.session, FACTS.incarnation, number, len(output), Proposal(ids))
@@ -172,11 +174,11 @@ def _guesses(prefix: tuple[TokenId, ...], tenant: Tenant, chance: random.Random)
 
 async def draft(stage: Stage, tenant: Tenant, _: random.Random) -> None:
     """Guessing without end: what was guessed counts as committed."""
-    while not stage.work.over:
+    while not stage.work.is_over():
         opening = stage.opening(tenant, length=8)
         await stage.draft.open(opening)
         base, known = 0, tuple[TokenId, ...]()
-        while not stage.work.over and base + len(known) + tenant.k < ANSWER:
+        while not stage.work.is_over() and base + len(known) + tenant.k < ANSWER:
             asked = ProposeRound(opening.session, FACTS.incarnation, base, known, tenant.k)
             base, known = base + len(known), (await stage.draft.propose(asked)).ids
             stage.work.tokens[tenant.name] += len(known)
@@ -185,7 +187,7 @@ async def draft(stage: Stage, tenant: Tenant, _: random.Random) -> None:
 
 async def prompts(stage: Stage, tenant: Tenant, _: random.Random) -> None:
     """A prompt, a token, and the next prompt."""
-    while not stage.work.over:
+    while not stage.work.is_over():
         opening = stage.opening(tenant, length=PROMPT)
         await stage.target.open(opening)
         await stage.target.verify(VerifyRound(opening.session, FACTS.incarnation, 0, 0, Proposal()))
@@ -196,7 +198,7 @@ async def prompts(stage: Stage, tenant: Tenant, _: random.Random) -> None:
 async def pair(stage: Stage, tenant: Tenant, _: random.Random) -> None:
     """Requests through the driver, K as the tenant wishes."""
     bounds = Bounds(tenant.k, tenant.k, Mode.ALWAYS)
-    while not stage.work.over:
+    while not stage.work.is_over():
         items = generate(
             Session(_request(stage.opening(tenant, length=8))),
             engines=Engines(stage.target, stage.draft, _nobody),
@@ -207,7 +209,7 @@ async def pair(stage: Stage, tenant: Tenant, _: random.Random) -> None:
         )
         async with aclosing(items) as stream:
             async for item in stream:
-                if stage.work.over:
+                if stage.work.is_over():
                     break
                 stage.work.tokens[tenant.name] += len(item.tokens) if isinstance(item, Emit) else 0
 

@@ -9,7 +9,7 @@ from tests.seams.port_models import hashed_logits
 from tandem_runtime.domain.batching import Claim, Shares
 from tandem_runtime.domain.blocks import root_key
 from tandem_runtime.domain.tokens import Priority, SessionId, TokenId
-from tandem_runtime.engines.jobs import Job
+from tandem_runtime.engines.jobs import Job, Work
 from tandem_runtime.engines.lines import Line, Lines, Want
 from tandem_runtime.engines.planning import StepSize, plan_step
 from tandem_runtime.engines.scripted import ScriptedModel
@@ -36,6 +36,10 @@ class Talker:
         self.job.need(want)
 
 
+def silent() -> Work[None]:
+    yield from ()
+
+
 CLAIMS = st.builds(
     Claim, st.sampled_from(["a", "b", None]), st.sampled_from([1.0, 3.0]), st.sampled_from([*Priority, Priority(0)])
 )
@@ -52,7 +56,7 @@ def crowds(draw: st.DrawFn, lines: Lines) -> list[Talker]:
         own = [number] * draw(st.integers(1, 40))
         prompt = [*draw(st.sampled_from(stems))[: draw(st.sampled_from([0, 16, 50, 60]))], *own]
         rounds = draw(st.lists(st.integers(0, 28), min_size=1, max_size=3))
-        job = Job(SessionId(str(number)), (_ for _ in ()), lambda *_: None, gives_way=False, since=0.0)
+        job = Job(SessionId(str(number)), silent(), lambda *_: None, gives_way=False, since=0.0)
         talkers.append(Talker(lines.open(root, claim), prompt, rounds, draw(st.integers(0, 3)), job))
     return talkers
 
