@@ -47,7 +47,7 @@ from tandem_runtime.engines.torch_engine.linear import multiplier_for
 AT_ONCE = 24
 """Sessions that the engines are asked to hold together; their memory is enough for two at full length."""
 BLOCKS = 16
-REQUESTS = {64: 150, 7: 38, 1: 12}
+REQUESTS = {64: 160, 7: 32, 1: 8}
 """By the size of a chunk."""
 
 
@@ -87,7 +87,7 @@ def _case(
             presence_penalty=chance.choice([0.0, 0.0, 0.5]),
         ),
         verification=chance.choice(list(Verification)),
-        endings=Endings(chance.randint(1, 10), frozenset({0}), ()),
+        endings=Endings(chance.randint(1, 8), frozenset({0}), ()),
         decode=spelled,
         target_length=LENGTH,
         draft_length=LENGTH,
@@ -237,7 +237,7 @@ async def test_two_hundred_mixed_requests_say_what_each_says_alone(
             found = await all_together(pair, cases)
             counts, drafted = pair.target.memory, pair.draft.memory
         assert [at for at, said in enumerate(found) if said != expected[at]] == []
-        assert sum(len(said.tokens) for said in found) > 3 * count
+        assert sum(len(said.tokens) for said in found) > 2 * count
         assert all(count > 0 for count in counts.computed.values()), "all priorities were computed"
         preemptions += counts.preemptions
         dropped += drafted.preemptions

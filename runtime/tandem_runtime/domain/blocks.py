@@ -141,17 +141,19 @@ class Blocks:
 
         Returns the copies to make before, one at most; or None, and nothing has changed, where blocks do not suffice.
         """
-        if not self.suffice(table, length):
-            return None
         begun = self._begun(table, length)
-        copies = (self._part(table),) if begun is not None and self._references[begun] > 1 else ()
+        shared = begun is not None and self._references[begun] > 1
+        missing = self.needed(length) - len(table.blocks)
+        if missing + shared > self.available:
+            return None
+        copies = (self._part(table),) if shared else ()
         if begun is not None:
             self._forget(table.blocks[-1])
-        table.blocks += [self._fresh() for _ in range(self.needed(length) - len(table.blocks))]
+        table.blocks += [self._fresh() for _ in range(missing)]
         table.length = max(length, table.length)
         return copies
 
-    def suffice(self, table: Table, length: int, *, without: Collection[Table] = ()) -> bool:
+    def suffice(self, table: Table, length: int, *, without: Collection[Table]) -> bool:
         """Whether `extend` would find blocks enough if the tables `without` held nothing."""
         gone = Counter(block for other in without for block in other.blocks)
         freed = sum(self._references[block] == count for block, count in gone.items())

@@ -148,17 +148,14 @@ class Lines:
     def grant(self, line: Line, length: int, *, at_work: Collection[Line]) -> bool:
         """Memory for the line's first `length` ids, if need be that of others, who hold nothing any more afterwards.
         False where it does not suffice, and nobody has given up any."""
-        yielding: list[Line] = []
-        while not self._blocks.suffice(line.table, length, without=[other.table for other in yielding]):
-            number = self._next_to_yield(line, at_work, yielding)
-            if number is None:
-                return False
-            yielding.append(self._lines[number])
-        for other in yielding:
-            self._preempt(other)
-        if copies := self._blocks.extend(line.table, length):
+        copies = self._blocks.extend(line.table, length)
+        if copies is None:
+            for other in self._yielding(line, length, at_work):
+                self._preempt(other)
+            copies = self._blocks.extend(line.table, length)
+        if copies:
             self._model.copy(copies)
-        return True
+        return copies is not None
 
     def fed(self, want: Want, count: int) -> None:
         """The next `count` ids of a want, for which memory was granted, have been computed."""
@@ -180,6 +177,16 @@ class Lines:
         before = len(line.held)
         line.held += tokens[before : self._blocks.adopt(line.table, tokens)]
         self.counts.cached_tokens += len(line.held) - before
+
+    def _yielding(self, asker: Line, length: int, at_work: Collection[Line]) -> list[Line]:
+        """Who makes room for the asker's first `length` ids; nobody, where all who may do not suffice."""
+        yielding: list[Line] = []
+        while not self._blocks.suffice(asker.table, length, without=[other.table for other in yielding]):
+            number = self._next_to_yield(asker, at_work, yielding)
+            if number is None:
+                return []
+            yielding.append(self._lines[number])
+        return yielding
 
     def _next_to_yield(self, asker: Line, at_work: Collection[Line], yielding: Collection[Line]) -> int | None:
         now = self._now()
