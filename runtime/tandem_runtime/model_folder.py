@@ -89,7 +89,7 @@ def _check(folder: Path, needed: Sequence[str], *, kind: str = "model") -> None:
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise ModelRefused(f"{folder} {what}; name a folder with {', '.join(needed)}")
-    missing = [pattern for pattern in needed if not any(folder.glob(pattern))]
+    missing = [pattern for pattern in needed if not any(map(Path.is_file, folder.glob(pattern)))]
     if missing:
         others = sorted(file.name for pattern in _OTHER_WEIGHTS for file in folder.glob(pattern))
         hint = f"; {others[0]} is not read: save the model again as safetensors" if others else ""

@@ -1,7 +1,7 @@
 """Small LoRA adapters with random weights, in folders as PEFT writes them."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,20 +45,21 @@ def saved_adapter(
     settings = SETTINGS | changes
     generator = torch.Generator().manual_seed(seed)
     rank, made = settings["r"], {}
-    for layer in range(layers_of(weights)):
-        for module in settings["target_modules"]:
-            outputs, inputs = weights[f"model.layers.{layer}.{MODULES[module]}.weight"].shape
-            for which, shape in (("A", (rank, inputs)), ("B", (outputs, rank))):
-                spread = torch.randn(shape, generator=generator) / inputs**0.25
-                made[tensor_name(layer, module, which)] = (spread * 0.3).to(dtype)
+    for name in targeted(weights, settings["target_modules"]):
+        outputs, inputs = weights[f"{name}.weight"].shape
+        for which, shape in (("A", (rank, inputs)), ("B", (outputs, rank))):
+            spread = torch.randn(shape, generator=generator) / inputs**0.25
+            made[f"base_model.model.{name}.lora_{which}.weight"] = (spread * 0.3).to(dtype)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(made, folder / "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text(json.dumps(settings))
     return folder
 
 
-def layers_of(weights: Iterable[str]) -> int:
-    return 1 + max(int(name.split(".")[2]) for name in weights if name.startswith("model.layers."))
+def targeted(weights: Iterable[str], targets: Sequence[str]) -> list[str]:
+    """The modules whose names are one of `targets`, or end in one behind a dot."""
+    modules = [name.removesuffix(".weight") for name in weights if name.endswith("_proj.weight")]
+    return [name for name in modules if any(f".{name}".endswith(f".{target}") for target in targets)]
 
 
 def rewrite_settings(folder: Path, changes: dict[str, Any]) -> None:
@@ -80,9 +81,8 @@ def merged(weights: dict[str, torch.Tensor], folder: Path) -> dict[str, torch.Te
     scale = settings["lora_alpha"] / (rank**0.5 if settings["use_rslora"] else rank)
     held = load_file(folder / "adapter_model.safetensors")
     whole = dict(weights)
-    for layer in range(layers_of(weights)):
-        for module in settings["target_modules"]:
-            a, b = (held[tensor_name(layer, module, which)].double() for which in "AB")
-            name = f"model.layers.{layer}.{MODULES[module]}.weight"
-            whole[name] = (weights[name].double() + scale * (b @ a)).to(weights[name].dtype)
+    for module in targeted(weights, settings["target_modules"]):
+        a, b = (held[f"base_model.model.{module}.lora_{which}.weight"].double() for which in "AB")
+        name = f"{module}.weight"
+        whole[name] = (weights[name].double() + scale * (b @ a)).to(weights[name].dtype)
     return whole

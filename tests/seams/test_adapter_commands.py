@@ -24,6 +24,8 @@ from tandem_runtime.wire.client import RemoteTarget
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "adapters.md").read_text()
+SMALL = ("--max-length", "96", "--max-sessions", "4")
+"""Enough here, and quickly loaded."""
 TARGET = ROOT / "examples" / "pairs" / "target"
 
 
@@ -38,9 +40,9 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command_of(page: str, verb: str) -> list[str]:
-    """The page's example of that verb, without the program's name."""
-    [line] = re.findall(rf"^    tandem-runtime ({verb} .*(?:\\\n.*)*)$", page, re.MULTILINE)
-    return shlex.split(line)
+    """The arguments of the page's example of that verb."""
+    [example] = re.findall(rf"^    tandem-runtime {verb} (.*?)\n\n", page, re.MULTILINE | re.DOTALL)
+    return shlex.split(example.replace("\\\n", " "))
 
 
 def test_the_pages_command_serves_a_pair_with_an_adapter(adapters: Path) -> None:
@@ -49,7 +51,7 @@ def test_the_pages_command_serves_a_pair_with_an_adapter(adapters: Path) -> None
     arguments = command_of(PAGE, "serve")
     for written, real in places.items():
         arguments = [argument.replace(written, real) for argument in arguments]
-    with served(*arguments[1:]) as (said, _):
+    with served(*arguments, *SMALL) as (said, _):
         address = re.findall(r"^serving chat at (http://\S+)$", said, re.MULTILINE)[0]
         admin = re.findall(r"^metrics at (http://\S+)/metrics$", said, re.MULTILINE)[0]
         with openai.OpenAI(base_url=address, api_key="none", max_retries=0) as client:
@@ -73,7 +75,15 @@ async def test_a_target_process_answers_with_the_adapter_that_the_wire_names(ada
     needs_own_product()
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         port, admin_port = one.getsockname()[1], other.getsockname()[1]
-    options = ("--port", str(port), "--admin-port", str(admin_port), "--adapter", f"legal={adapters / 'legal-lora'}")
+    options = (
+        "--port",
+        str(port),
+        "--admin-port",
+        str(admin_port),
+        "--adapter",
+        f"legal={adapters / 'legal-lora'}",
+        *SMALL,
+    )
     command = [sys.executable, "-m", "tandem_runtime.main", "target", "--model", str(TARGET), *options]
     child = await asyncio.create_subprocess_exec(*command, stderr=subprocess.DEVNULL)
     try:
@@ -120,7 +130,7 @@ def test_a_wrong_start_is_one_line_that_says_what_to_do(
 ) -> None:
     needs_own_product()
     given = [argument.format(folder=adapters) for argument in arguments]
-    assert run("serve", "--target", str(TARGET), *given) == code
+    assert run("serve", "--target", str(TARGET), *SMALL, *given) == code
     lines = [line for line in capsys.readouterr().err.splitlines() if "level=INFO" not in line]
     assert (len(lines), said in lines[0]) == (1, True), lines
 

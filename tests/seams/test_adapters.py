@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def needs_own_product() -> None:
 
 def loaded(folder: Path, *, dtype: str = "fp32") -> TorchModel:
     needs_own_product()
-    return load_torch_model(EngineOptions(model=str(folder), device="cpu", dtype=dtype, max_sessions=3))
+    return load_torch_model(EngineOptions(model=str(folder), device="cpu", dtype=dtype, max_sessions=4))
 
 
 def installed(model: TorchModel, folder: Path) -> AdapterDigest:
@@ -64,8 +65,9 @@ def logits_of(model: TorchModel, tokens: tuple[int, ...], adapter: AdapterDigest
         {"target_modules": ["q_proj", "v_proj"], "r": 3, "lora_alpha": 5},
         {"target_modules": ["up_proj", "o_proj"], "use_rslora": True},
         {"target_modules": ["k_proj", "down_proj", "gate_proj"], "dtype": torch.bfloat16},
+        {"target_modules": ["model.layers.0.self_attn.v_proj", "mlp.up_proj", "1.self_attn.q_proj"]},
     ],
-    ids=["all modules", "queries and values", "scaled by the root of the rank", "stored in bf16"],
+    ids=["all modules", "queries and values", "scaled by the root of the rank", "stored in bf16", "by whole names"],
 )
 def test_logits_equal_those_of_transformers_with_merged_weights(
     name: str, changes: dict[str, Any], tmp_path: Path
@@ -108,16 +110,18 @@ def test_a_rows_bits_depend_on_its_own_adapter_and_on_no_company(folders: Path, 
     alone = [logits_of(model, TOKENS, adapter) for adapter in choices]
     assert model.determinism == "Bitwise"
     assert all(not np.array_equal(alone[a], alone[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
-    with lent_blocks(model) as first, lent_blocks(model) as second, lent_blocks(model) as third:
-        tables, at = (first, second, third), [0, 0, 0]
-        for sizes in ((1, 7, 3), (5, 1, 1), (1, 1, 20), (33, 31, 16)):
+    which, at = (1, 0, 2, 1), [0, 0, 0, 0]
+    with ExitStack() as lent:
+        tables = [lent.enter_context(lent_blocks(model)) for _ in which]
+        for sizes in ((1, 7, 3, 2), (5, 1, 1, 1), (1, 1, 20, 6), (33, 31, 16, 31)):
             rows = [
-                Row(tables[i], at[i], TOKENS[at[i] : at[i] + size], size, choices[i]) for i, size in enumerate(sizes)
+                Row(tables[i], at[i], TOKENS[at[i] : at[i] + size], size, choices[which[i]])
+                for i, size in enumerate(sizes)
             ]
             for i, logits in enumerate(model.forward(rows)):
-                assert np.array_equal(logits, alone[i][at[i] : at[i] + sizes[i]])
+                assert np.array_equal(logits, alone[which[i]][at[i] : at[i] + sizes[i]])
                 at[i] += sizes[i]
-    assert at == [40, 40, 40]
+    assert at == [40] * 4
 
 
 def test_a_dropped_adapter_leaves_the_model_as_it_was(folders: Path) -> None:
@@ -158,6 +162,13 @@ def cut(folder: Path) -> None:
     os.truncate(path, path.stat().st_size - 10)
 
 
+def pipe(folder: Path) -> None:
+    """Whoever opened it would wait for ever."""
+    path = folder / "adapter_model.safetensors"
+    path.unlink()
+    os.mkfifo(path)
+
+
 SPOILT: dict[str, tuple[Spoil, str]] = {
     **{
         f"{field} = {value!r}": (
@@ -182,14 +193,25 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
             ("lora_alpha", "16", "number above 0"),
             ("lora_alpha", float("nan"), "number above 0"),
             ("use_rslora", "yes", "true or false"),
-            ("target_modules", ["q_proj", "lm_head"], "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"),
             ("target_modules", "all-linear", "give a list"),
-            ("target_modules", [["q_proj"]], "give a list"),
             ("target_modules", [], "give a list"),
         ]
     },
+    "the head": (
+        lambda folder: rewrite_settings(folder, {"target_modules": ["q_proj", "lm_head"]}),
+        r"target_modules holds 'lm_head': this engine adapts self_attn\.q_proj, .*, mlp\.down_proj of layers 0 to 1;",
+    ),
+    "another layer": (
+        lambda folder: rewrite_settings(folder, {"target_modules": ["model.layers.2.self_attn.q_proj"]}),
+        r"target_modules holds 'model\.layers\.2\.self_attn\.q_proj'",
+    ),
+    "no name": (
+        lambda folder: rewrite_settings(folder, {"target_modules": [["q_proj"]]}),
+        r"target_modules holds \['q_proj'\]",
+    ),
     "no object": (lambda folder: (folder / "adapter_config.json").write_text("[]"), "give a JSON object"),
     "no weights": (lambda folder: (folder / "adapter_model.safetensors").unlink(), "is no adapter folder: it lacks"),
+    "a pipe": (pipe, "is no adapter folder: it lacks"),
     "cut short": (cut, "cut short"),
     "another r": (lambda folder: rewrite_settings(folder, {"r": 8}), r"has shape \[4, 112\].* ask for \[8, 112\]"),
     "of another model": (

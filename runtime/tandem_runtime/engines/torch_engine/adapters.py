@@ -41,10 +41,8 @@ SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
 """What PEFT puts before the name of a module of the base model."""
 
-TARGETS: Mapping[str, str] = {
-    f"{part.rpartition('.')[2]}_proj": f"{part}_proj" for parts in JOINED.values() for part in parts
-}
-"""What `target_modules` may name, and where in a layer each of them is."""
+TARGETS = tuple(f"{part}_proj" for parts in JOINED.values() for part in parts)
+"""The modules of a layer that may be adapted."""
 
 MOST_RANK = 1024
 """Beyond this an update is no longer thin, and costs what the weight itself does."""
@@ -68,6 +66,9 @@ UNTOUCHED = (None, True, False, "gaussian", "orthogonal", "eva")
 """Values of `init_lora_weights` under which training began from the base model's own weights."""
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+
+Module: TypeAlias = tuple[int, str]
+"""A layer's number and one of `TARGETS`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,11 +94,11 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """What adapter_config.json says; `targets` are modules of a layer."""
+    """What adapter_config.json says."""
 
     rank: int
     scale: float
-    targets: tuple[str, ...]
+    targets: frozenset[Module]
 
 
 def read_adapter(folder: Path, config: DecoderConfig, *, like: Tensor) -> Adapter:
@@ -106,16 +107,16 @@ def read_adapter(folder: Path, config: DecoderConfig, *, like: Tensor) -> Adapte
     Raises ModelRefused, naming the file and the field or tensor, before memory for weights is taken.
     """
     digest = adapter_digest_of(folder)
-    settings = _read_settings(folder / SETTINGS)
+    settings = _read_settings(folder / SETTINGS, layers=config.num_hidden_layers)
     held = read_header(folder / WEIGHTS)
     modules = _module_shapes(config)
-    _check(_wanted(settings, modules, config.num_hidden_layers), held, folder / WEIGHTS)
+    _check(_wanted(settings, modules), held, folder / WEIGHTS)
     taken = _read(held.values())
     updates = {
         (layer, product): _update(parts, layer, settings, taken, modules)
         for layer in range(config.num_hidden_layers)
         for product, parts in JOINED.items()
-        if any(f"{part}_proj" in settings.targets for part in parts)
+        if any((layer, f"{part}_proj") in settings.targets for part in parts)
     }
     if adapter_digest_of(folder) != digest:
         raise ModelRefused(f"{folder} changed while it was read; load it again once it is complete")
@@ -133,23 +134,30 @@ def adapted_by(
         begin, end = end, end + len(row.tokens)
         if row.adapter is not None:
             places.setdefault(row.adapter, []).extend(range(begin, end))
-    parts = [(adapters[digest].updates, torch.tensor(own, device=device)) for digest, own in places.items()]
+    parts = [(adapters[digest].updates, _selection(own, device)) for digest, own in places.items()]
 
     def adapt(place: Place, x: Tensor, y: Tensor) -> Tensor:
         for updates, own in parts:
             if (update := updates.get(place)) is not None:
-                y.index_add_(0, own, linear(linear(x[own], update.down), update.up))
+                y[own] += linear(linear(x[own], update.down), update.up)
         return y
 
     return adapt if parts else None
 
 
-def _read_settings(path: Path) -> _Settings:
+def _selection(rows: Sequence[int], device: torch.device) -> slice | Tensor:
+    """As a slice where rows stand together, which costs no copy."""
+    if rows[-1] - rows[0] + 1 == len(rows):
+        return slice(rows[0], rows[-1] + 1)
+    return torch.tensor(rows, device=device)
+
+
+def _read_settings(path: Path, *, layers: int) -> _Settings:
     fields = Fields(path, read_object(path))
     _refuse_other_kinds(fields)
     rank = fields.whole("r", most=MOST_RANK)
     scale = fields.real("lora_alpha", absent=8) / (math.sqrt(rank) if fields.flag("use_rslora") else rank)
-    return _Settings(rank, scale, _targets(fields))
+    return _Settings(rank, scale, _targets(fields, layers))
 
 
 def _refuse_other_kinds(fields: Fields) -> None:
@@ -173,27 +181,42 @@ def _says_nothing(value: object) -> bool:
     return value is None or value is False or value in ("", [], {})
 
 
-def _targets(fields: Fields) -> tuple[str, ...]:
+def _targets(fields: Fields, layers: int) -> frozenset[Module]:
+    """What `target_modules` names: q_proj is the one of each layer, layers.1.mlp.up_proj that of one."""
+    known = _by_ending(layers)
     named = fields.values.get("target_modules")
-    if not isinstance(named, list) or not named or not all(isinstance(name, str) and name in TARGETS for name in named):
-        raise fields.refused("target_modules", f"give a list of some of {', '.join(TARGETS)}, which this engine adapts")
-    return tuple(TARGETS[name] for name in sorted(set(named)))
+    if not isinstance(named, list) or not named:
+        raise fields.refused("target_modules", "give a list of names of modules")
+    if strange := next((name for name in named if not isinstance(name, str) or name not in known), None):
+        what = f"this engine adapts {', '.join(TARGETS)} of layers 0 to {layers - 1}; train the adapter without"
+        raise ModelRefused(f"{fields.path}: target_modules holds {strange!r}: {what}")
+    return frozenset(module for name in named for module in known[name])
+
+
+def _by_ending(layers: int) -> Mapping[str, list[Module]]:
+    """The modules by every ending of their names that begins at a dot."""
+    known: dict[str, list[Module]] = {}
+    for layer in range(layers):
+        for module in TARGETS:
+            parts = f"model.layers.{layer}.{module}".split(".")
+            for first in range(len(parts)):
+                known.setdefault(".".join(parts[first:]), []).append((layer, module))
+    return known
 
 
 def _module_shapes(config: DecoderConfig) -> Shapes:
     """[outputs, inputs] of each module of a layer; all layers are alike."""
     with torch.device("meta"):
         weights = dict(Decoder(config).model.layers[0].named_parameters())
-    return {module: tuple(weights[f"{module}.weight"].shape) for module in TARGETS.values()}
+    return {module: tuple(weights[f"{module}.weight"].shape) for module in TARGETS}
 
 
-def _wanted(settings: _Settings, modules: Shapes, layers: int) -> dict[str, tuple[int, ...]]:
+def _wanted(settings: _Settings, modules: Shapes) -> dict[str, tuple[int, ...]]:
     wanted: dict[str, tuple[int, ...]] = {}
-    for layer in range(layers):
-        for module in settings.targets:
-            outputs, inputs = modules[module]
-            wanted[_name(layer, module, "A")] = (settings.rank, inputs)
-            wanted[_name(layer, module, "B")] = (outputs, settings.rank)
+    for layer, module in sorted(settings.targets):
+        outputs, inputs = modules[module]
+        wanted[_name(layer, module, "A")] = (settings.rank, inputs)
+        wanted[_name(layer, module, "B")] = (outputs, settings.rank)
     return wanted
 
 
@@ -213,7 +236,7 @@ def _check(wanted: Mapping[str, tuple[int, ...]], held: Mapping[str, Stored], pa
         if stored.type not in READ_TYPES:
             raise ModelRefused(f"{path}: {name} is stored as {stored.type}; store one of {sorted(READ_TYPES)}")
     if strange := sorted(held.keys() - wanted.keys()):
-        what = f"is none of the tensors that {asking}: A and B of {', '.join(TARGETS)} is all that this engine applies"
+        what = f"is none of the tensors that {asking}; this engine applies A and B of {', '.join(TARGETS)} only"
         raise ModelRefused(f"{path}: {strange[0]} {what}")
 
 
@@ -234,7 +257,7 @@ def _update(
     downs: list[Tensor] = []
     ups: list[Tensor] = []
     for module in (f"{part}_proj" for part in parts):
-        if module in settings.targets:
+        if (layer, module) in settings.targets:
             downs.append(taken[_name(layer, module, "A")])
             ups.append(settings.scale * taken[_name(layer, module, "B")])
         else:
