@@ -34,6 +34,8 @@ LARGEST_NUMBER = 10_000_000
 LARGEST_MEMORY = 10**15
 """Of bytes."""
 
+WEIGHTS = ("as-is", "int8", "int4")
+
 
 class SystemClock:
     """The one real `ports.Clock`."""
@@ -123,6 +125,7 @@ def _add_role_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", required=True, metavar="PATH", help="a model folder, or scripted:module:function")
     add_serving_arguments(parser, port=8001)
     _add_engine_arguments(parser)
+    add("--weights", choices=WEIGHTS, default=WEIGHTS[0], help="bits to which weights are rounded (default %(default)s)")
     add("--pace", metavar="TABLE", type=_pace_table, help="stretch steps to the costs of this table, such as h100-70b")
 
 
@@ -161,12 +164,13 @@ def _pace_table(text: str) -> str:
     return text
 
 
-def _engine_options(arguments: argparse.Namespace, model: str, pace: str | None) -> "EngineOptions":
+def _engine_options(arguments: argparse.Namespace, *, model: str, weights: str, pace: str | None) -> "EngineOptions":
     from tandem_runtime.role_server import EngineOptions  # noqa: PLC0415  # gRPC and numpy, only for who serves
 
     return EngineOptions(
         model=model,
         dtype=arguments.dtype,
+        weights=weights,
         threads=arguments.threads,
         max_sessions=arguments.max_sessions,
         max_length=arguments.max_length,
@@ -179,7 +183,7 @@ def _run_role(arguments: argparse.Namespace, _settings: Settings) -> int:
     from tandem_runtime import role_server as roles  # noqa: PLC0415  # gRPC and numpy, only for who serves
 
     name = roles.RoleName(arguments.command.name)
-    engine = _engine_options(arguments, arguments.model, arguments.pace)
+    engine = _engine_options(arguments, model=arguments.model, weights=arguments.weights, pace=arguments.pace)
     options = roles.ServeOptions(
         host=arguments.host,
         port=arguments.port,
@@ -254,6 +258,7 @@ def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--target", required=True, metavar="PATH", help="a model folder, or scripted:module:function")
     add("--draft", metavar="PATH", help="likewise; left out, the target serves alone")
+    add("--draft-weights", choices=WEIGHTS, help="bits to which the draft's weights are rounded (default as-is)")
     add("--name", help="the model's name in the API (default: the target folder's)")
     _add_api_arguments(parser)
     _add_engine_arguments(parser)
@@ -320,8 +325,8 @@ def _pair_options(arguments: argparse.Namespace) -> "PairOptions":
             f"--max-draft-tokens {arguments.max_draft_tokens} is above {policy.LONGEST_PROPOSAL}, the longest proposal"
         )
     return PairOptions(
-        target=_engine_options(arguments, arguments.target, arguments.pace_target),
-        draft=None if arguments.draft is None else _engine_options(arguments, arguments.draft, arguments.pace_draft),
+        target=_engine_options(arguments, model=arguments.target, weights=WEIGHTS[0], pace=arguments.pace_target),
+        draft=_draft_options(arguments),
         tokenizer=arguments.tokenizer,
         name=arguments.name,
         auth_file=arguments.auth_file,
@@ -336,6 +341,18 @@ def _pair_options(arguments: argparse.Namespace) -> "PairOptions":
         limits=_limits(arguments),
         listening=_listening(arguments, notice_seconds=0.0),
     )
+
+
+def _draft_options(arguments: argparse.Namespace) -> "EngineOptions | None":
+    if arguments.draft is not None:
+        weights = arguments.draft_weights or WEIGHTS[0]
+        return _engine_options(arguments, model=arguments.draft, weights=weights, pace=arguments.pace_draft)
+    if arguments.draft_weights is not None:
+        raise SettingRefused(
+            f"--draft-weights {arguments.draft_weights} has no --draft; to draft with a copy of the target give"
+            f" --draft {arguments.target}"
+        )
+    return None
 
 
 def _add_fetch_arguments(parser: argparse.ArgumentParser) -> None:

@@ -28,6 +28,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tandem_runtime.admin import admin_app, http_server
+from tandem_runtime.domain.errors import ModelRefused
 from tandem_runtime.domain.tokens import Incarnation
 from tandem_runtime.engines.batched import BatchedEngine
 from tandem_runtime.engines.draft_loop import BatchedDraft
@@ -49,6 +50,9 @@ Result = TypeVar("Result")
 
 DEFAULT_SCRIPTED_LENGTH = 4096
 
+AS_IS = "as-is"
+"""Of weights: not rounded."""
+
 
 class RoleName(StrEnum):
     TARGET = "target"
@@ -57,11 +61,12 @@ class RoleName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """`model` is a folder, or `scripted:module:function`. `max_length` None: what the model was made for. `kv_bytes`
-    None: what all sessions need at full length."""
+    """`model` is a folder, or `scripted:module:function`; `weights` are as they are there, or int8 or int4. `max_length` None: what the model
+    was made for. `kv_bytes` None: what all sessions need at full length."""
 
     model: str
     dtype: str = "fp32"
+    weights: str = AS_IS
     threads: int = 1
     max_sessions: int = 64
     max_length: int | None = None
@@ -115,6 +120,8 @@ def load_model(options: EngineOptions, *, clock: Clock) -> tuple[StepModel, Engi
 def _load(options: EngineOptions) -> tuple[StepModel, EngineFacts]:
     incarnation = Incarnation(uuid.uuid4().hex[:12])
     if options.model.startswith(SCHEME):
+        if options.weights != AS_IS:
+            raise ModelRefused(f"{options.weights} weights: {options.model} has none; leave the option out")
         scripted = load_scripted_model(
             options.model,
             max_length=options.max_length or DEFAULT_SCRIPTED_LENGTH,
@@ -130,7 +137,7 @@ def _load(options: EngineOptions) -> tuple[StepModel, EngineFacts]:
     end_tokens = FolderTokenizer(folder).end_tokens
     model = _load_folder(folder, options)
     facts = EngineFacts(
-        model_digest=digests.model,
+        model_digest=_digest_of_weights(digests.model, options.weights),
         tokenizer_digest=digests.tokenizer,
         incarnation=incarnation,
         end_tokens=end_tokens,
@@ -150,7 +157,13 @@ def _load_folder(folder: Path, options: EngineOptions) -> StepModel:
         max_sessions=options.max_sessions,
         max_length=options.max_length,
         kv_bytes=options.kv_bytes,
+        weights=options.weights,
     )
+
+
+def _digest_of_weights(folder_digest: str, weights: str) -> str:
+    """Rounded weights are another model, of another digest: text and caches of the two must not be taken for one."""
+    return folder_digest if weights == AS_IS else _digest_of_name(f"{folder_digest} as {weights}")
 
 
 def _digest_of_name(name: str) -> str:

@@ -36,11 +36,15 @@ from tandem_runtime.engines.torch_engine.fused import FusedDecoder
 from tandem_runtime.engines.torch_engine.linear import Multiplier, multiplier_for
 from tandem_runtime.engines.torch_engine.loading import load_decoder
 from tandem_runtime.engines.torch_engine.model import Decoder
+from tandem_runtime.engines.torch_engine.quantised import BITS, load_quantised, quantised_multiplier
 from tandem_runtime.ports import Logits, Row
 
 __all__ = ["DTYPES", "TorchModel", "load_torch_model"]
 
 logger = logging.getLogger(__name__)
+
+AS_IS = "as-is"
+"""Weights in the type of the computation."""
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -186,14 +190,18 @@ def load_torch_model(
     max_sessions: int,
     max_length: int | None = None,
     kv_bytes: int | None = None,
+    weights: str = AS_IS,
 ) -> TorchModel:
     """The model of `folder` as a `StepModel`, on the first CUDA device if there is one, else on `threads` CPU cores.
 
     `max_length` is by default what the model was made for; keys and values take `kv_bytes` at most, by default as much
-    as all sessions need at full length. Raises ModelRefused.
+    as all sessions need at full length. `weights` "int8" or "int4": products by weights of so many bits. Raises
+    ModelRefused.
     """
     if dtype not in DTYPES:
         raise ModelRefused(f"--dtype {dtype}: this engine computes in {' or '.join(DTYPES)}")
+    if weights not in (AS_IS, *BITS):
+        raise ModelRefused(f"weights {weights}: this engine holds them {AS_IS}, or as {' or '.join(BITS)}")
     length = _allowed_length(folder, max_length)
     for option, value in (("--threads", threads), ("--max-sessions", max_sessions), ("--max-length", length)):
         if value < 1:
@@ -201,9 +209,12 @@ def load_torch_model(
     blocks = None if kv_bytes is None else _budgeted_blocks(folder, kv_bytes, dtype=DTYPES[dtype], length=length)
     torch.set_num_threads(threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    decoder = _loaded(folder, dtype=DTYPES[dtype], device=device)
+    decoder = _loaded(folder, dtype=DTYPES[dtype], device=device, weights=weights)
+    multiplier = None if weights == AS_IS else quantised_multiplier(torch.device(device))
     try:
-        model = TorchModel(decoder, max_sessions=max_sessions, max_length=length, kv_blocks=blocks)
+        model = TorchModel(
+            decoder, max_sessions=max_sessions, max_length=length, kv_blocks=blocks, multiplier=multiplier
+        )
     except (MemoryError, RuntimeError) as error:
         if not _is_of_memory(error):
             raise
@@ -211,13 +222,16 @@ def load_torch_model(
             f"--max-sessions {max_sessions} of --max-length {length}: there is no memory for so many keys and values; "
             "lower either, or give --kv-bytes"
         ) from error
-    logger.info("loaded dtype=%s determinism=%s products: %s", dtype, model.determinism, model.multiplier.about)
+    about = model.multiplier.about
+    logger.info("loaded dtype=%s weights=%s determinism=%s products: %s", dtype, weights, model.determinism, about)
     return model
 
 
-def _loaded(folder: Path, *, dtype: torch.dtype, device: str) -> Decoder:
+def _loaded(folder: Path, *, dtype: torch.dtype, device: str, weights: str) -> Decoder:
     try:
-        return load_decoder(folder, dtype=dtype, device=device)
+        if weights == AS_IS:
+            return load_decoder(folder, dtype=dtype, device=device)
+        return load_quantised(folder, bits=BITS[weights], dtype=dtype, device=device)
     except (MemoryError, RuntimeError) as error:
         if not _is_of_memory(error):
             raise
