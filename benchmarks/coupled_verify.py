@@ -22,6 +22,7 @@ from tandem_runtime.domain.tokens import (
     VerifyRound,
 )
 from tandem_runtime.engines.draft_loop import BatchedDraft
+from tandem_runtime.engines.options import EngineOptions
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.engines.torch_engine.engine import load_torch_model
@@ -89,7 +90,10 @@ def engine_facts(folder: Path) -> EngineFacts:
 
 def main() -> None:
     folders = [PAIRS / "target", PAIRS / "draft-good"]
-    models = [load_torch_model(folder, dtype="fp32", threads=1, max_sessions=4) for folder in folders]
+    models = [
+        load_torch_model(EngineOptions(model=str(folder), dtype="fp32", threads=1, max_sessions=4))
+        for folder in folders
+    ]
     target = BatchedTarget(models[0], engine_facts(folders[0]), clock=Clock())
     draft = BatchedDraft(models[1], engine_facts(folders[1]), clock=Clock())
     with target, draft:

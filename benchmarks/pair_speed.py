@@ -21,6 +21,7 @@ from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import Round, SamplingParameters, SessionId, Verification
 from tandem_runtime.driver import Engines, generate
 from tandem_runtime.engines.draft_loop import BatchedDraft
+from tandem_runtime.engines.options import EngineOptions
 from tandem_runtime.engines.pace import UNPACED, Pace, cost_named
 from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.engines.torch_engine.engine import load_torch_model
@@ -108,7 +109,7 @@ async def compare(pair: Pair) -> tuple[Side, Side]:
 
 
 def load(role: str) -> StepModel:
-    return load_torch_model(PAIRS / role, dtype="fp32", threads=1, max_sessions=4)
+    return load_torch_model(EngineOptions(model=str(PAIRS / role), dtype="fp32", threads=1, max_sessions=4))
 
 
 def pace(role: str, *, paced: bool) -> Pace:

@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 from tandem_runtime.domain import policy
 from tandem_runtime.domain.errors import SettingRefused, TandemError
+from tandem_runtime.engines.options import AS_IS, WEIGHTS
 from tandem_runtime.settings import Settings, read_settings
 
 if TYPE_CHECKING:  # each command imports what it needs when it is asked for
+    from tandem_runtime.engines.options import EngineOptions
     from tandem_runtime.gateway.server import Listening
     from tandem_runtime.gateway.serving import Limits
-    from tandem_runtime.role_server import EngineOptions
+    from tandem_runtime.local import Lookup
     from tandem_runtime.serve import PairOptions
 
 LARGEST_NUMBER = 10_000_000
@@ -34,7 +36,9 @@ LARGEST_NUMBER = 10_000_000
 LARGEST_MEMORY = 10**15
 """Of bytes."""
 
-WEIGHTS = ("as-is", "int8", "int4")
+DRAFTERS = {"ngram": policy.Drafter.NGRAM, "suffix": policy.Drafter.SUFFIX}
+MOST_DRAFT_TOKENS, MOST_LOOKUP_TOKENS = 8, 16
+"""What is looked up costs nothing to propose."""
 
 
 class SystemClock:
@@ -125,12 +129,17 @@ def _add_role_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", required=True, metavar="PATH", help="a model folder, or scripted:module:function")
     add_serving_arguments(parser, port=8001)
     _add_engine_arguments(parser)
-    add("--weights", choices=WEIGHTS, default=WEIGHTS[0], help="bits to which weights are rounded (default %(default)s)")
+    add("--weights", choices=WEIGHTS, default=AS_IS, help="bits to which weights are rounded (default %(default)s)")
     add("--pace", metavar="TABLE", type=_pace_table, help="stretch steps to the costs of this table, such as h100-70b")
 
 
 def _add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
+    add(
+        "--device",
+        default="auto",
+        help="cpu, cuda or cuda:N (default: cuda where there is one)",
+    )
     add("--dtype", choices=("fp32", "bf16"), default="fp32", help="what the engine computes in (default %(default)s)")
     add("--threads", type=positive_number, default=1, help="CPU threads of the engine (default %(default)s)")
     add("--max-sessions", type=positive_number, default=64, help="sessions held at a time (default %(default)s)")
@@ -165,10 +174,11 @@ def _pace_table(text: str) -> str:
 
 
 def _engine_options(arguments: argparse.Namespace, *, model: str, weights: str, pace: str | None) -> "EngineOptions":
-    from tandem_runtime.role_server import EngineOptions  # noqa: PLC0415  # gRPC and numpy, only for who serves
+    from tandem_runtime.engines.options import EngineOptions  # noqa: PLC0415  # only for who serves
 
     return EngineOptions(
         model=model,
+        device=arguments.device,
         dtype=arguments.dtype,
         weights=weights,
         threads=arguments.threads,
@@ -257,8 +267,21 @@ def _listening(arguments: argparse.Namespace, *, notice_seconds: float = 3.0) ->
 def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--target", required=True, metavar="PATH", help="a model folder, or scripted:module:function")
-    add("--draft", metavar="PATH", help="likewise; left out, the target serves alone")
-    add("--draft-weights", choices=WEIGHTS, help="bits to which the draft's weights are rounded (default as-is)")
+    drafts = parser.add_mutually_exclusive_group()
+    drafts.add_argument("--draft", metavar="PATH", help="a model that proposes, given likewise")
+    drafts.add_argument(
+        "--drafter",
+        choices=tuple(DRAFTERS),
+        help="propose without a model what followed in the prompt and the output so far: ngram looks for the last few"
+        " tokens, suffix for the longest match, in the tenant's earlier outputs too (default: nothing is proposed)",
+    )
+    add("--draft-weights", choices=WEIGHTS, help="bits to which weights of --draft are rounded (default as-is)")
+    add(
+        "--drafter-bytes",
+        type=partial(positive_number, most=LARGEST_MEMORY),
+        default=64 * 2**20,
+        help="memory for the earlier outputs that --drafter suffix looks in (default %(default)s)",
+    )
     add("--name", help="the model's name in the API (default: the target folder's)")
     _add_api_arguments(parser)
     _add_engine_arguments(parser)
@@ -274,7 +297,9 @@ def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="fewest tokens proposed at once (default %(default)s)",
     )
     add(
-        "--max-draft-tokens", type=positive_number, default=8, help="most tokens proposed at once (default %(default)s)"
+        "--max-draft-tokens",
+        type=positive_number,
+        help=f"most tokens proposed at once (default {MOST_DRAFT_TOKENS}, with --drafter {MOST_LOOKUP_TOKENS})",
     )
     add("--off-percent", type=_percent, default=0, help="time slots with speculation off, to compare (default none)")
     add(
@@ -316,16 +341,13 @@ def _run_serve(arguments: argparse.Namespace, _settings: Settings) -> int:
 def _pair_options(arguments: argparse.Namespace) -> "PairOptions":
     from tandem_runtime.serve import PairOptions  # noqa: PLC0415  # engines and HTTP, only for who serves
 
-    if arguments.min_draft_tokens > arguments.max_draft_tokens:
-        raise SettingRefused(
-            f"--min-draft-tokens {arguments.min_draft_tokens} is above --max-draft-tokens {arguments.max_draft_tokens}"
-        )
-    if arguments.max_draft_tokens > policy.LONGEST_PROPOSAL:
-        raise SettingRefused(
-            f"--max-draft-tokens {arguments.max_draft_tokens} is above {policy.LONGEST_PROPOSAL}, the longest proposal"
-        )
+    most = arguments.max_draft_tokens or (MOST_LOOKUP_TOKENS if arguments.drafter else MOST_DRAFT_TOKENS)
+    if arguments.min_draft_tokens > most:
+        raise SettingRefused(f"--min-draft-tokens {arguments.min_draft_tokens} is above --max-draft-tokens {most}")
+    if most > policy.LONGEST_PROPOSAL:
+        raise SettingRefused(f"--max-draft-tokens {most} is above {policy.LONGEST_PROPOSAL}, the longest proposal")
     return PairOptions(
-        target=_engine_options(arguments, model=arguments.target, weights=WEIGHTS[0], pace=arguments.pace_target),
+        target=_engine_options(arguments, model=arguments.target, weights=AS_IS, pace=arguments.pace_target),
         draft=_draft_options(arguments),
         tokenizer=arguments.tokenizer,
         name=arguments.name,
@@ -334,7 +356,7 @@ def _pair_options(arguments: argparse.Namespace) -> "PairOptions":
             mode=policy.SpeculationMode(arguments.mode),
             verification=policy.VerificationChoice(arguments.verification),
             min_draft_tokens=arguments.min_draft_tokens,
-            max_draft_tokens=arguments.max_draft_tokens,
+            max_draft_tokens=most,
         ),
         control=policy.ControlPolicy(off_percent=arguments.off_percent),
         exactness=policy.ExactnessPolicy(arguments.replay_basis_points),
@@ -343,16 +365,18 @@ def _pair_options(arguments: argparse.Namespace) -> "PairOptions":
     )
 
 
-def _draft_options(arguments: argparse.Namespace) -> "EngineOptions | None":
-    if arguments.draft is not None:
-        weights = arguments.draft_weights or WEIGHTS[0]
-        return _engine_options(arguments, model=arguments.draft, weights=weights, pace=arguments.pace_draft)
-    if arguments.draft_weights is not None:
-        raise SettingRefused(
-            f"--draft-weights {arguments.draft_weights} has no --draft; to draft with a copy of the target give"
-            f" --draft {arguments.target}"
-        )
-    return None
+def _draft_options(arguments: argparse.Namespace) -> "EngineOptions | Lookup | None":
+    from tandem_runtime.local import Lookup  # noqa: PLC0415  # engines, only for who serves
+
+    if arguments.draft is None and arguments.draft_weights is not None:
+        what = f"--draft {arguments.target} drafts with a copy of the target"
+        raise SettingRefused(f"--draft-weights {arguments.draft_weights}: --draft is missing; {what}")
+    if arguments.drafter is not None:
+        return Lookup(DRAFTERS[arguments.drafter], arguments.drafter_bytes)
+    if arguments.draft is None:
+        return None
+    weights = arguments.draft_weights or AS_IS
+    return _engine_options(arguments, model=arguments.draft, weights=weights, pace=arguments.pace_draft)
 
 
 def _add_fetch_arguments(parser: argparse.ArgumentParser) -> None:

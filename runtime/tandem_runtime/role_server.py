@@ -32,6 +32,7 @@ from tandem_runtime.domain.errors import ModelRefused
 from tandem_runtime.domain.tokens import Incarnation
 from tandem_runtime.engines.batched import BatchedEngine
 from tandem_runtime.engines.draft_loop import BatchedDraft
+from tandem_runtime.engines.options import AS_IS, EngineOptions
 from tandem_runtime.engines.pace import UNPACED, Pace, cost_named
 from tandem_runtime.engines.scripted import SCHEME, load_scripted_model
 from tandem_runtime.engines.sessions import EngineFacts
@@ -50,28 +51,10 @@ Result = TypeVar("Result")
 
 DEFAULT_SCRIPTED_LENGTH = 4096
 
-AS_IS = "as-is"
-"""Of weights: not rounded."""
-
 
 class RoleName(StrEnum):
     TARGET = "target"
     DRAFT = "draft"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOptions:
-    """`model` is a folder, or `scripted:module:function`; `weights` are as they are there, or int8 or int4. `max_length` None: what the model
-    was made for. `kv_bytes` None: what all sessions need at full length."""
-
-    model: str
-    dtype: str = "fp32"
-    weights: str = AS_IS
-    threads: int = 1
-    max_sessions: int = 64
-    max_length: int | None = None
-    kv_bytes: int | None = None
-    pace: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +118,7 @@ def _load(options: EngineOptions) -> tuple[StepModel, EngineFacts]:
     folder = Path(options.model)
     digests = digests_of(folder)
     end_tokens = FolderTokenizer(folder).end_tokens
-    model = _load_folder(folder, options)
+    model = _load_folder(options)
     facts = EngineFacts(
         model_digest=_digest_of_weights(digests.model, options.weights),
         tokenizer_digest=digests.tokenizer,
@@ -146,19 +129,11 @@ def _load(options: EngineOptions) -> tuple[StepModel, EngineFacts]:
     return model, facts
 
 
-def _load_folder(folder: Path, options: EngineOptions) -> StepModel:
+def _load_folder(options: EngineOptions) -> StepModel:
     # Torch takes seconds and hundreds of megabytes: only where needed.
     from tandem_runtime.engines.torch_engine.engine import load_torch_model  # noqa: PLC0415
 
-    return load_torch_model(
-        folder,
-        dtype=options.dtype,
-        threads=options.threads,
-        max_sessions=options.max_sessions,
-        max_length=options.max_length,
-        kv_bytes=options.kv_bytes,
-        weights=options.weights,
-    )
+    return load_torch_model(options)
 
 
 def _digest_of_weights(folder_digest: str, weights: str) -> str:
@@ -207,9 +182,25 @@ class _MemoryFigures(Collector):
         yield CounterMetricFamily("tandem_engine_preemptions", about, value=counts.preemptions)
         about = "Tokens that were computed, and tokens of which keys and values were known already."
         tokens = CounterMetricFamily("tandem_engine_tokens", about, labels=["source"])
-        tokens.add_metric(["computed"], counts.computed_tokens)
+        tokens.add_metric(["computed"], sum(counts.computed.values()))
         tokens.add_metric(["known"], counts.cached_tokens)
         yield tokens
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _QueueFigures(Collector):
+    """What waits for this role's engine, and what was computed by how urgent it was."""
+
+    running: BatchedEngine
+
+    def collect(self) -> Iterator[Metric]:
+        about = "Rounds that the engine has not answered yet."
+        yield GaugeMetricFamily("tandem_engine_waiting_rounds", about, value=self.running.waiting)
+        about = "Tokens that were computed, by how urgent their session was."
+        rows = CounterMetricFamily("tandem_engine_rows", about, labels=["priority"])
+        for priority, count in self.running.memory.computed.items():
+            rows.add_metric([priority.name.lower()], count)
+        yield rows
 
 
 @dataclass(slots=True)
@@ -258,6 +249,7 @@ async def _serve(
         state.server, state.engine, state.starting = server, engine, None
         state.registry.register(_StepFigures(engine.pace))
         state.registry.register(_MemoryFigures(engine))
+        state.registry.register(_QueueFigures(engine.running))
         determinism = engine.model.determinism
         logger.info("serving role=%s address=%s:%d determinism=%s", name, options.host, server.port, determinism)
         await ending.wait()

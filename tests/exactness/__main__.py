@@ -4,6 +4,7 @@
     python -m tests.exactness --sequences 5000                 fewer
     python -m tests.exactness --groups 0-781 --processes 1     half of them, on one core
     python -m tests.exactness --groups 17                      one group, as a failure names it
+    python -m tests.exactness --torch --sequences 1000         on the torch engine through real gRPC
 
 Progress says which groups are done, in order, so that a run that was stopped goes on with the next.
 Exits 1 and prints each differing sequence with its reproduction. Refuses to know what is proven.
@@ -13,8 +14,9 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 from tests.exactness.cases import MASTER_SEED, SEQUENCES_PER_GROUP, group_of
 from tests.exactness.invariance import Tally, prove
@@ -24,6 +26,12 @@ REPORT_EVERY_SECONDS = 30.0
 
 def proven(number: int) -> Tally:
     return asyncio.run(prove(group_of(number)))
+
+
+def proven_over_torch(number: int) -> Tally:
+    from tests.exactness.wired import wired  # noqa: PLC0415  # torch and gRPC, only for who asks
+
+    return asyncio.run(prove(group_of(number), staging=wired, reference_every=None))
 
 
 def groups_of(text: str) -> range:
@@ -38,18 +46,18 @@ def groups_of(text: str) -> range:
     return groups
 
 
-def _tallies(groups: range, processes: int) -> Iterator[Tally]:
+def _tallies(prover: Callable[[int], Tally], groups: range, processes: int) -> Iterator[Tally]:
     """In the order of the groups."""
     if processes == 1:
-        yield from map(proven, groups)
+        yield from map(prover, groups)
         return
-    with ProcessPoolExecutor(processes) as pool:
-        yield from pool.map(proven, groups)
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(prover, groups)
 
 
-def _all(groups: range, processes: int, began: float) -> Tally:
+def _all(groups: range, tallies: Iterator[Tally], began: float) -> Tally:
     tally, reported = Tally(), began
-    for number, part in zip(groups, _tallies(groups, processes), strict=True):
+    for number, part in zip(groups, tallies, strict=True):
         tally.add(part)
         for mismatch in part.mismatches:
             print(mismatch, flush=True)
@@ -76,12 +84,14 @@ def main() -> int:
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument("--sequences", type=int, default=100_000, help="how many, rounded up to whole groups")
     chosen.add_argument("--groups", type=groups_of, help="only these: a number, or FIRST-LAST with both included")
+    parser.add_argument("--torch", action="store_true", help="on the torch engine, through real gRPC")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
     groups = options.groups or range(max(1, -(-options.sequences // SEQUENCES_PER_GROUP)))
     print(f"master seed {MASTER_SEED}, groups {groups[0]}-{groups[-1]}", flush=True)
     began = time.monotonic()
-    tally = _all(groups, options.processes, began)
+    prover = proven_over_torch if options.torch else proven
+    tally = _all(groups, _tallies(prover, groups, options.processes), began)
     print(_summary(tally))
     print(f"{_short(tally)}, {time.monotonic() - began:.0f} s")
     return 1 if tally.mismatches else 0

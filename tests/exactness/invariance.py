@@ -9,6 +9,8 @@ decoded once more by the reference in `domain.sampling` alone.
 """
 
 import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -42,6 +44,7 @@ class Mismatch:
     found: Answer | str
 
     def __str__(self) -> str:
+        """Sequences over the torch engine need the command's `--torch` beside."""
         return (
             f"sequence differs from plain decoding; reproduce with:  python -m tests.exactness --groups {self.group}\n"
             f"  {self.question}\n  {self.twin}\n  plain {self.plain}\n  found {self.found}"
@@ -88,18 +91,28 @@ class Tally:
         self.accepted += counts.accepted
 
 
-async def prove(group: Group, *, reference_every: int = 16) -> Tally:
-    """Run a group; sequences that differ are in the tally, never raised."""
-    tally, script = Tally(), WORLDS[group.world]
-    async with stage_of(script) as stage:
+Staging = Callable[[Group, bool], AbstractAsyncContextManager[Stage]]
+"""(group, speculating) -> its engines; drafts, kin and stranger, only where it speculates."""
+
+
+def scripted(group: Group, speculating: bool) -> AbstractAsyncContextManager[Stage]:
+    script = WORLDS[group.world]
+    if not speculating:
+        return stage_of(script)
+    return stage_of(script, kin(script, acceptance=KIN_ACCEPTANCE), STRANGER, chunk_tokens=group.chunk_tokens)
+
+
+async def prove(group: Group, *, staging: Staging = scripted, reference_every: int | None = 16) -> Tally:
+    """Run a group; sequences that differ are in the tally, never raised. The reference knows the scripted world."""
+    tally = Tally()
+    async with staging(group, False) as stage:
         asked = enumerate(group.questions)
         plain = await asyncio.gather(*(_plain(question, f"plain {at}", stage) for at, question in asked))
     for at, (question, answer) in enumerate(zip(group.questions, plain, strict=True)):
-        if (group.number + at) % reference_every == 0:
+        if reference_every is not None and (group.number + at) % reference_every == 0:
             _check_by_reference(group, question, answer)
             tally.by_reference += 1
-    relative = kin(script, acceptance=KIN_ACCEPTANCE)
-    async with stage_of(script, relative, STRANGER, chunk_tokens=group.chunk_tokens) as stage:
+    async with staging(group, True) as stage:
         runs = [
             _prove_twin(_Case(group.number, question, twin, answer), stage, tally)
             for question, twins, answer in zip(group.questions, group.twins, plain, strict=True)
@@ -126,7 +139,7 @@ def _check_by_reference(group: Group, question: Question, answer: Answer) -> Non
 
 
 async def _plain(question: Question, name: str, stage: Stage) -> Answer:
-    answer, _ = await answer_of(question, name, stage.engines, off())
+    answer, _ = await answer_of(question, name, stage.engines, off(), refusal=stage.refusal)
     return answer
 
 
@@ -145,9 +158,8 @@ async def _prove_twin(case: _Case, stage: Stage, tally: Tally) -> None:
     trouble = Trouble(Random(twin.seed), twin.trouble)
     found: Answer | str
     try:
-        found, counts = await answer_of(
-            case.question, f"{twin.seed}", _engines(case, stage, trouble), bounds_over_time(twin)
-        )
+        engines, bounds = _engines(case, stage, trouble), bounds_over_time(twin)
+        found, counts = await answer_of(case.question, f"{twin.seed}", engines, bounds, refusal=stage.refusal)
         tally.count_answer(counts)
     except Exception as error:  # a failed request differs like any other, with its reproduction
         found = f"{type(error).__name__}: {error}"

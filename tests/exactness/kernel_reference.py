@@ -107,7 +107,7 @@ def tiny() -> Subject:
     """A random model: its rows have no habits that training gives."""
     chance = np.random.default_rng(3)
     prompts = chance.integers(0, _TINY.vocab_size, (TINY_PROMPTS, TINY_PROMPT_TOKENS)).tolist()
-    return Subject("tiny", _random_decoder, tuple(map(tuple, prompts)))
+    return Subject("tiny", lambda dtype: random_decoder(_TINY, seed=11).to(dtype), tuple(map(tuple, prompts)))
 
 
 _TINY = DecoderConfig(
@@ -123,10 +123,11 @@ _TINY = DecoderConfig(
 )
 
 
-def _random_decoder(dtype: torch.dtype) -> Decoder:
-    generator = torch.Generator().manual_seed(11)
-    decoder = Decoder(_TINY).requires_grad_(False)
+def random_decoder(config: DecoderConfig, *, seed: int) -> Decoder:
+    """With weights so large that a row depends on all tokens before it."""
+    generator = torch.Generator().manual_seed(seed)
+    decoder = Decoder(config).requires_grad_(False)
     for weight in decoder.parameters():
         if weight.dim() > 1:
             weight.copy_(torch.randn(weight.shape, generator=generator) / weight.shape[1] ** 0.5 * 1.5)
-    return decoder.to(dtype)
+    return decoder

@@ -14,6 +14,7 @@ from tests.seams.kv_tables import lent_blocks
 from tests.seams.model_folders import LONGEST, REFERENCES, VOCAB, rewrite_config, saved_reference
 
 from tandem_runtime.domain.errors import ModelRefused
+from tandem_runtime.engines.options import EngineOptions
 from tandem_runtime.engines.torch_engine.architectures import ARCHITECTURES, read_config
 from tandem_runtime.engines.torch_engine.engine import load_torch_model
 from tandem_runtime.engines.torch_engine.loading import load_decoder
@@ -78,7 +79,9 @@ def assert_logits_equal(folder: Path, reference: Any, *, count: int, pieces: lis
         wanted = reference(torch.tensor([tokens])).logits[0]
         whole = load_decoder(folder)(torch.tensor([tokens]), torch.arange(count), causal_attention)[0]
     torch.testing.assert_close(whole, wanted, rtol=1e-4, atol=1e-4)
-    model = load_torch_model(folder, dtype="fp32", threads=1, max_sessions=1, max_length=count)
+    model = load_torch_model(
+        EngineOptions(model=str(folder), dtype="fp32", threads=1, max_sessions=1, max_length=count)
+    )
     torch.testing.assert_close(engine_logits(model, tokens, pieces), wanted, rtol=1e-4, atol=1e-4)
     return model
 
@@ -159,9 +162,11 @@ def test_bfloat16_is_as_near_as_that_of_transformers(tmp_path: Path) -> None:
 
 def test_a_text_longer_than_the_window_is_refused_by_its_field(tmp_path: Path) -> None:
     saved_reference(tmp_path, "MistralForCausalLM", sliding_window=64)
-    assert load_torch_model(tmp_path, dtype="fp32", threads=1, max_sessions=1).max_length == 64
+    assert (
+        load_torch_model(EngineOptions(model=str(tmp_path), dtype="fp32", threads=1, max_sessions=1)).max_length == 64
+    )
     with pytest.raises(ModelRefused, match=r"--max-length 65: sliding_window of .*config\.json allows 64"):
-        load_torch_model(tmp_path, dtype="fp32", threads=1, max_sessions=1, max_length=65)
+        load_torch_model(EngineOptions(model=str(tmp_path), dtype="fp32", threads=1, max_sessions=1, max_length=65))
 
 
 WINDOWS: dict[str, tuple[str, dict[str, Any], int | None]] = {

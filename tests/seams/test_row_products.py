@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from tandem_runtime.domain.tokens import TokenId
 from tandem_runtime.engines.native import NotBuilt
+from tandem_runtime.engines.options import EngineOptions
 from tandem_runtime.engines.torch_engine import linear
 from tandem_runtime.engines.torch_engine.engine import TorchModel, load_torch_model
 from tandem_runtime.engines.torch_engine.linear import Multiplier, NativeProduct, multiplier_for
@@ -158,7 +159,9 @@ def test_an_engine_without_our_product_computes_nearly_the_same() -> None:
 def test_texts_of_the_shipped_target_are_the_same_alone_and_together(dtype: str) -> None:
     """Greedy, in float32 and bfloat16: one by one, then all in shared steps of prompts, single rows and verifies."""
     native()
-    model = load_torch_model(PAIRS / "target", dtype=dtype, threads=1, max_sessions=4, max_length=64)
+    model = load_torch_model(
+        EngineOptions(model=str(PAIRS / "target"), dtype=dtype, threads=1, max_sessions=4, max_length=64)
+    )
     assert (model.determinism, model.multiplier.row_invariant) == ("Bitwise", True)
     encode = FolderTokenizer(PAIRS / "target").encode
     prompts = [encode(text)[:20] for text in json.loads((PAIRS / "prompts.json").read_text())["prose"][:4]]

@@ -11,6 +11,7 @@ from benchmarks.smollm2 import Unavailable, smollm2_folder
 from tests.seams.kv_tables import lent_blocks
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tandem_runtime.engines.options import EngineOptions
 from tandem_runtime.engines.torch_engine.engine import TorchModel, load_torch_model
 from tandem_runtime.ports import Logits, Row
 from tandem_runtime.tokenizer import FolderTokenizer
@@ -91,7 +92,9 @@ def test_chats_become_the_ids_that_transformers_gives(folder: Path) -> None:
 
 
 def test_the_engine_in_fp32_says_what_transformers_says(folder: Path, reference: Any) -> None:
-    model = load_torch_model(folder, dtype="fp32", threads=1, max_sessions=1, max_length=LONGEST)
+    model = load_torch_model(
+        EngineOptions(model=str(folder), dtype="fp32", threads=1, max_sessions=1, max_length=LONGEST)
+    )
     for prompt in prompts(folder):
         tokens, rows = greedy(model, prompt)
         wanted = logits_of(reference, tokens[:-1])
@@ -101,7 +104,9 @@ def test_the_engine_in_fp32_says_what_transformers_says(folder: Path, reference:
 
 def test_the_engine_in_bf16_is_no_further_off_than_transformers_in_bf16(folder: Path, reference: Any) -> None:
     """Both round, at other places."""
-    model = load_torch_model(folder, dtype="bf16", threads=1, max_sessions=1, max_length=LONGEST)
+    model = load_torch_model(
+        EngineOptions(model=str(folder), dtype="bf16", threads=1, max_sessions=1, max_length=LONGEST)
+    )
     rounded = transformers_model(folder, torch.bfloat16)
     ours, theirs = [], []
     for prompt in prompts(folder):

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 from tandem_runtime.domain.blocks import BlockId, Blocks, Table, root_key
 from tandem_runtime.domain.errors import ModelRefused, Overloaded
+from tandem_runtime.engines.options import EngineOptions
 from tandem_runtime.engines.torch_engine import engine
 from tandem_runtime.engines.torch_engine.cache import BLOCK_TOKENS, block_bytes, blocks_within
 from tandem_runtime.engines.torch_engine.engine import TorchModel, load_torch_model
@@ -203,14 +204,19 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_folder_becomes_an_engine(folder: Path) -> None:
-    model = load_torch_model(folder, dtype="fp32", threads=1, max_sessions=2)
+    model = load_torch_model(EngineOptions(model=str(folder), dtype="fp32", threads=1, max_sessions=2))
     assert (model.vocab_size, model.max_length) == (96, LENGTH)
     if not torch.cuda.is_available():
         assert np.array_equal(whole_logits(model, tokens_of(1, 40)), whole_logits(GROUPED, tokens_of(1, 40)))
 
 
+def test_the_device_that_is_asked_for_is_taken_whatever_else_is_there(folder: Path) -> None:
+    model = load_torch_model(EngineOptions(model=str(folder), device="cpu", dtype="fp32", threads=1, max_sessions=2))
+    assert np.array_equal(whole_logits(model, tokens_of(1, 40)), whole_logits(GROUPED, tokens_of(1, 40)))
+
+
 def test_bf16_computes_nearly_the_same(folder: Path) -> None:
-    model = load_torch_model(folder, dtype="bf16", threads=1, max_sessions=1, max_length=64)
+    model = load_torch_model(EngineOptions(model=str(folder), dtype="bf16", threads=1, max_sessions=1, max_length=64))
     near = whole_logits(model, tokens_of(1, 40))
     exact = whole_logits(GROUPED, tokens_of(1, 40))
     assert near.dtype == np.float32
@@ -223,13 +229,15 @@ def test_weights_that_memory_does_not_hold_are_refused(folder: Path, monkeypatch
 
     monkeypatch.setattr(engine, "load_decoder", exhausted)
     with pytest.raises(ModelRefused, match=f"{folder}: .* has no memory for its weights as torch.float32"):
-        load_torch_model(folder, dtype="fp32", threads=1, max_sessions=1)
+        load_torch_model(EngineOptions(model=str(folder), dtype="fp32", threads=1, max_sessions=1))
 
 
 @pytest.mark.parametrize(
     ("options", "named"),
     [
         ({"dtype": "int3"}, "--dtype int3.*fp32 or bf16"),
+        ({"device": "tpu"}, "--device tpu: give cpu, cuda, cuda:N or auto"),
+        ({"device": "cuda:9999"}, "--device cuda:9999: torch sees [0-9]+ CUDA devices here; give another, or cpu"),
         ({"max_length": 4000}, "--max-length 4000.*200"),
         ({"max_length": 0}, "--max-length 0"),
         ({"max_sessions": 0}, "--max-sessions 0"),
@@ -240,4 +248,4 @@ def test_weights_that_memory_does_not_hold_are_refused(folder: Path, monkeypatch
 )
 def test_an_option_that_cannot_be_met_is_refused_by_name(folder: Path, options: dict[str, object], named: str) -> None:
     with pytest.raises(ModelRefused, match=named):
-        load_torch_model(folder, **({"dtype": "fp32", "threads": 1, "max_sessions": 1} | options))  # type: ignore[arg-type]  # rows of a table
+        load_torch_model(EngineOptions(model=str(folder), **options))  # type: ignore[arg-type]  # rows of a table

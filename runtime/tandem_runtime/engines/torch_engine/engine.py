@@ -14,6 +14,7 @@ or on a GPU, the engine says `NearTie`.
 """
 
 import logging
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from torch import Tensor
 
 from tandem_runtime.domain.blocks import BlockId, Blocks, Copy
 from tandem_runtime.domain.errors import ModelRefused, Overloaded
+from tandem_runtime.engines.options import AS_IS, EngineOptions
+from tandem_runtime.engines.screens import screens
 from tandem_runtime.engines.torch_engine.architectures import read_config
 from tandem_runtime.engines.torch_engine.attention import Attention
 from tandem_runtime.engines.torch_engine.cache import (
@@ -42,9 +45,6 @@ from tandem_runtime.ports import Logits, Row
 __all__ = ["DTYPES", "TorchModel", "load_torch_model"]
 
 logger = logging.getLogger(__name__)
-
-AS_IS = "as-is"
-"""Weights in the type of the computation."""
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -182,49 +182,54 @@ class TorchModel:
         return array
 
 
-def load_torch_model(
-    folder: Path,
-    *,
-    dtype: str,
-    threads: int,
-    max_sessions: int,
-    max_length: int | None = None,
-    kv_bytes: int | None = None,
-    weights: str = AS_IS,
-) -> TorchModel:
-    """The model of `folder` as a `StepModel`, on the first CUDA device if there is one, else on `threads` CPU cores.
-
-    `max_length` is by default what the model was made for; keys and values take `kv_bytes` at most, by default as much
-    as all sessions need at full length. `weights` "int8" or "int4": products by weights of so many bits. Raises
-    ModelRefused.
-    """
-    if dtype not in DTYPES:
-        raise ModelRefused(f"--dtype {dtype}: this engine computes in {' or '.join(DTYPES)}")
-    if weights not in (AS_IS, *BITS):
-        raise ModelRefused(f"weights {weights}: this engine holds them {AS_IS}, or as {' or '.join(BITS)}")
-    length = _allowed_length(folder, max_length)
-    for option, value in (("--threads", threads), ("--max-sessions", max_sessions), ("--max-length", length)):
+def load_torch_model(options: EngineOptions) -> TorchModel:
+    """The model of the folder `options.model` as a `StepModel`. Raises ModelRefused."""
+    folder, device = Path(options.model), _device_named(options.device)
+    if options.dtype not in DTYPES:
+        raise ModelRefused(f"--dtype {options.dtype}: this engine computes in {' or '.join(DTYPES)}")
+    if options.weights not in (AS_IS, *BITS):
+        raise ModelRefused(f"{options.weights} weights: this engine holds them {AS_IS} or as {' or '.join(BITS)}")
+    dtype, length = DTYPES[options.dtype], _allowed_length(folder, options.max_length)
+    sizes = (("--threads", options.threads), ("--max-sessions", options.max_sessions), ("--max-length", length))
+    for option, value in sizes:
         if value < 1:
             raise ModelRefused(f"{option} {value}: give 1 or more")
-    blocks = None if kv_bytes is None else _budgeted_blocks(folder, kv_bytes, dtype=DTYPES[dtype], length=length)
-    torch.set_num_threads(threads)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    decoder = _loaded(folder, dtype=DTYPES[dtype], device=device, weights=weights)
-    multiplier = None if weights == AS_IS else quantised_multiplier(torch.device(device))
+    blocks = None if options.kv_bytes is None else _budgeted_blocks(folder, options.kv_bytes, dtype, length=length)
+    torch.set_num_threads(options.threads)
+    decoder = _loaded(folder, weights=options.weights, dtype=dtype, device=device)
+    multiplier = (multiplier_for if options.weights == AS_IS else quantised_multiplier)(torch.device(device))
+    model = _with_memory(decoder, multiplier, max_sessions=options.max_sessions, max_length=length, kv_blocks=blocks)
+    about = (device, options.dtype, options.weights, model.determinism, multiplier.about, screens().about)
+    logger.info("loaded device=%s dtype=%s weights=%s determinism=%s products: %s; screens: %s", *about)
+    return model
+
+
+def _with_memory(
+    decoder: Decoder, multiplier: Multiplier, *, max_sessions: int, max_length: int, kv_blocks: int | None
+) -> TorchModel:
     try:
-        model = TorchModel(
-            decoder, max_sessions=max_sessions, max_length=length, kv_blocks=blocks, multiplier=multiplier
+        return TorchModel(
+            decoder, max_sessions=max_sessions, max_length=max_length, kv_blocks=kv_blocks, multiplier=multiplier
         )
     except (MemoryError, RuntimeError) as error:
         if not _is_of_memory(error):
             raise
         raise ModelRefused(
-            f"--max-sessions {max_sessions} of --max-length {length}: there is no memory for so many keys and values; "
-            "lower either, or give --kv-bytes"
+            f"--max-sessions {max_sessions} of --max-length {max_length}: there is no memory for so many keys and "
+            "values; lower either, or give --kv-bytes"
         ) from error
-    about = model.multiplier.about
-    logger.info("loaded dtype=%s weights=%s determinism=%s products: %s", dtype, weights, model.determinism, about)
-    return model
+
+
+def _device_named(name: str) -> str:
+    """Raises ModelRefused for what is no device, or none that is here."""
+    count = torch.cuda.device_count()
+    if name == "auto":
+        return "cuda" if count else "cpu"
+    if not (name == "cpu" or re.fullmatch(r"cuda(:[0-9]{1,4})?", name)):
+        raise ModelRefused(f"--device {name}: give cpu, cuda, cuda:N or auto")
+    if name != "cpu" and int(name.partition(":")[2] or 0) >= count:
+        raise ModelRefused(f"--device {name}: torch sees {count} CUDA devices here; give another, or cpu")
+    return name
 
 
 def _loaded(folder: Path, *, dtype: torch.dtype, device: str, weights: str) -> Decoder:
@@ -240,7 +245,7 @@ def _loaded(folder: Path, *, dtype: torch.dtype, device: str, weights: str) -> D
         ) from error
 
 
-def _budgeted_blocks(folder: Path, kv_bytes: int, *, dtype: torch.dtype, length: int) -> int:
+def _budgeted_blocks(folder: Path, kv_bytes: int, dtype: torch.dtype, *, length: int) -> int:
     """How many blocks `kv_bytes` pay for. Raises ModelRefused where that is less than one session needs."""
     config = read_config(folder)
     blocks, needed = blocks_within(kv_bytes, config, dtype), _blocks_of(length)
