@@ -76,7 +76,7 @@ def each_row(x: torch.Tensor, weight: torch.Tensor) -> bytes:
 
 
 def test_the_command_line_and_the_engine_know_the_same_weights() -> None:
-    assert WEIGHTS == ("as-is", *BITS)
+    assert ("as-is", *BITS) == WEIGHTS
 
 
 @settings(deadline=None, max_examples=100)
