@@ -40,7 +40,7 @@ from tandem_runtime.tokenizer import FolderTokenizer
 
 SEED, ROUNDS, POSITION, LENGTH = 7, 4, 128, 256
 ROWS = (1, 2, 4, 8)
-PROMPTS, TOKENS = 12, 40
+PROMPTS, TOKENS = {"pair": 12, "smollm2": 4}, 40
 PAIRS = Path(__file__).parents[1] / "examples" / "pairs"
 CPU = torch.device("cpu")
 
@@ -76,13 +76,13 @@ def guessed(
     return [coupled_choice(row, parameters, at) for at, row in enumerate(rows)]
 
 
-def equal_bits(folder: Path) -> dict[str, dict[str, list[int]]]:
+def equal_bits(folder: Path, *, prompts: int) -> dict[str, dict[str, list[int]]]:
     """By weights and temperature, for each position whether the copy's token is the target's."""
     encode = FolderTokenizer(folder).encode
-    prompts = [encode(text)[:48] for text in json.loads((PAIRS / "prompts.json").read_text())["prose"][:PROMPTS]]
+    openings = [encode(text)[:48] for text in json.loads((PAIRS / "prompts.json").read_text())["prose"][:prompts]]
     models = {weights: load_torch_model(options(folder, weights)) for weights in WEIGHTS}
     found: dict[str, dict[str, list[int]]] = {weights: {"0": [], "1": []} for weights in BITS}
-    for number, prompt in enumerate(prompts):
+    for number, prompt in enumerate(openings):
         for temperature in ("0", "1"):
             parameters = SamplingParameters(seed=SEED + number, temperature=float(temperature))
             text = written(models[AS_IS], prompt, parameters)
@@ -156,7 +156,7 @@ def main() -> None:
     figures, quality = {"load_average": os.getloadavg()[0]}, {}
     smollm2 = smollm2_folder()
     for name, folder in (("pair", PAIRS / "target"), ("smollm2", smollm2)):
-        quality[name] = equal_bits(folder)
+        quality[name] = equal_bits(folder, prompts=PROMPTS[name])
         for weights, found in quality[name].items():
             shares = {temperature: sum(bits) / len(bits) for temperature, bits in found.items()}
             figures |= {f"equal_t{t}_{name}_{weights}": round(share, 4) for t, share in shares.items()}
