@@ -1,0 +1,121 @@
+"""Knows how the bundled engine decodes here: off, and with each way of drafting, by the product's own driver.
+
+Refuses to know what is measured, HTTP and gRPC: peers are driven by their libraries, so this one is driven by `generate`
+over `BatchedTarget`, the session and the K rule in this process, as `serve` does between its HTTP and its engine.
+
+Ways: `off`. The belief about K lives on from question to question, as in a gateway.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.peers.lines import Setting, Stream, serve
+from tandem_runtime.domain.commands import Emit, Request
+from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead
+from tandem_runtime.domain.session import Session
+from tandem_runtime.domain.stopping import Endings
+from tandem_runtime.domain.tokens import Incarnation, Round, SamplingParameters, SessionId, Verification
+from tandem_runtime.driver import Engines, generate
+from tandem_runtime.engines.sessions import EngineFacts
+from tandem_runtime.engines.target_loop import BatchedTarget
+from tandem_runtime.engines.torch_engine.engine import load_torch_model
+from tandem_runtime.model_folder import digests_of
+from tandem_runtime.ports import DraftEngine, TargetEngine
+from tandem_runtime.tokenizer import FolderTokenizer
+
+SEED = 7
+
+
+class Clock:
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def wall(self) -> float:
+        return time.time()
+
+
+class Silent:
+    def round(self, round: Round) -> None:
+        """Nothing to tell."""
+
+
+@dataclass(slots=True)
+class Drafting:
+    """One way: who drafts, within which bounds, and what was learnt of it."""
+
+    draft: DraftEngine | None
+    bounds: Bounds
+    lookahead: Lookahead = field(default_factory=Lookahead)
+
+
+WAYS: dict[str, Callable[[], Drafting]] = {"off": lambda: Drafting(None, OFF)}
+
+
+class Tandem:
+    def __init__(self, setting: Setting) -> None:
+        folder = Path(setting.folder)
+        digests = digests_of(folder)
+        model = load_torch_model(
+            folder,
+            dtype=setting.dtype,
+            threads=setting.threads,
+            max_sessions=setting.streams,
+            max_length=setting.length,
+        )
+        facts = EngineFacts(
+            model_digest=digests.model, tokenizer_digest=digests.tokenizer, incarnation=Incarnation("bench")
+        )
+        self._target = BatchedTarget(model, facts, clock=Clock()).__enter__()
+        self._tokenizer = FolderTokenizer(folder)
+        self._length = setting.length
+        self._runner = asyncio.Runner()
+        self._drafting = {way: start() for way, start in WAYS.items()}
+        self._asked = 0
+        self.about = f"determinism {model.determinism}"
+
+    def generate(self, prompts: list[list[int]], *, tokens: int, way: str) -> list[Stream]:
+        return self._runner.run(self._together(prompts, tokens, self._drafting[way]))
+
+    async def _together(self, prompts: list[list[int]], tokens: int, drafting: Drafting) -> list[Stream]:
+        began = time.perf_counter()
+        return await asyncio.gather(*(self._one(prompt, tokens, drafting, began) for prompt in prompts))
+
+    async def _one(self, prompt: list[int], tokens: int, drafting: Drafting, began: float) -> Stream:
+        stream = Stream()
+        items = generate(
+            Session(self._request(prompt, tokens, drafting)),
+            engines=Engines(self._target, drafting.draft, self._reopen),
+            lookahead=drafting.lookahead,
+            allowance=lambda: drafting.bounds,
+            observer=Silent(),
+            clock=Clock(),
+        )
+        async with aclosing(items):
+            async for item in items:
+                if isinstance(item, Emit):
+                    stream.emit(began, item.tokens)
+        return stream
+
+    def _request(self, prompt: list[int], tokens: int, drafting: Drafting) -> Request:
+        self._asked += 1
+        return Request(
+            session=SessionId(f"bench-{self._asked}"),
+            prompt=tuple(prompt),
+            parameters=SamplingParameters(seed=SEED, temperature=0.0),
+            verification=Verification.COUPLED,
+            endings=Endings(max_tokens=tokens),
+            decode=self._tokenizer.decode,
+            target_length=self._length,
+            draft_length=None if drafting.draft is None else self._length,
+        )
+
+    async def _reopen(self) -> TargetEngine:
+        return self._target
+
+
+if __name__ == "__main__":
+    serve(Tandem, packages=("tandem", "torch"))
