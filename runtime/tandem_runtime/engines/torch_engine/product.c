@@ -7,31 +7,47 @@
  *
  * bfloat16 is the upper half of a float32. A word holds two of them, so a step of 2 x LANES numbers is LANES words, and
  * one shift and one mask give the even and the odd ones; x is laid out to match.
+ *
+ * One core of AVX2 multiplies 8 pairs a cycle, if sums stay in registers and a cycle loads one vector at most. So each
+ * height of tile is a function of its own, of constant sizes, and a vector of x is loaded once for all outputs.
  */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { LANES = 8, STEP = 2 * LANES, MOST_ROWS = 6, MOST_OUTPUTS = 8, BLOCK_OUTPUTS = 48 };
+#ifdef __AVX512F__
+enum { LANES = 16 };
+#else
+enum { LANES = 8 };
+#endif
+enum { STEP = 2 * LANES, MOST_ROWS = 5, MOST_OUTPUTS = 6, BLOCK_OUTPUTS = 48, CACHE_LINE = 64 };
 
 typedef float floats __attribute__((vector_size(4 * LANES)));
-typedef float half_floats __attribute__((vector_size(2 * LANES)));
+typedef float four_floats __attribute__((vector_size(16)));
+typedef int32_t four_places __attribute__((vector_size(16)));
 typedef uint32_t words __attribute__((vector_size(4 * LANES)));
 
 #define INLINED static inline __attribute__((always_inline))
-#define UNROLLED _Pragma("GCC unroll 8")
+#define UNROLLED _Pragma("GCC unroll 16")
+/* Compilers read a vector from memory again for each use of it; this keeps it where it is. */
+#ifdef __x86_64__
+#define IN_REGISTER(vector) __asm__("" : "+v"(vector))
+#else
+#define IN_REGISTER(vector) (void)(vector)
+#endif
 
 typedef struct {
     const float *x; /* [rows, width]: width is inputs rounded up to STEP, filled with 0 */
     const char *weight;
     char *y;
-    long rows, inputs, outputs, width, size; /* size: bytes of a number in weight and y */
+    long rows, inputs, outputs, width;
 } Product;
 
 INLINED void load(const char *from, const int narrow, floats *first, floats *second) {
     if (narrow) {
         words pairs;
         memcpy(&pairs, from, sizeof pairs);
+        IN_REGISTER(pairs);
         *first = (floats)(pairs << 16);
         *second = (floats)(pairs & 0xffff0000u);
     } else {
@@ -40,12 +56,19 @@ INLINED void load(const char *from, const int narrow, floats *first, floats *sec
     }
 }
 
+/* `count` numbers, fewer than a step, and 0 behind them. */
+INLINED void load_rest(const char *from, long count, const int narrow, floats *first, floats *second) {
+    char rest[STEP * sizeof(float)] = {0};
+    load(memcpy(rest, from, count * (narrow ? 2 : 4)), narrow, first, second);
+}
+
 INLINED float total(floats lanes) {
-    half_floats low, high;
-    memcpy(&low, &lanes, sizeof low);
-    memcpy(&high, (const char *)&lanes + sizeof low, sizeof high);
-    low += high;
-    return (low[0] + low[2]) + (low[1] + low[3]);
+    four_floats sums[LANES / 4];
+    memcpy(sums, &lanes, sizeof sums);
+    UNROLLED for (int half = LANES / 8; half > 0; half /= 2)
+        UNROLLED for (int i = 0; i < half; i++) sums[i] += sums[i + half];
+    sums[0] += __builtin_shuffle(sums[0], (four_places){2, 3, 0, 1});
+    return sums[0][0] + sums[0][1];
 }
 
 /* bfloat16 takes the nearest, the even one of two equally near. */
@@ -59,92 +82,109 @@ INLINED void store(char *to, float value, const int narrow) {
         memcpy(to, &bits, sizeof bits);
 }
 
+/* sums += x first + x' second, where x' stands LANES behind x. */
+INLINED void add(floats sums[MOST_ROWS][MOST_OUTPUTS], const float *x, long width, const floats *first, const floats *second,
+                 const int rows, const int outputs) {
+    UNROLLED for (int half = 0; half < 2; half++) {
+        const floats *weights = half ? second : first;
+        UNROLLED for (int r = 0; r < rows; r++) {
+            floats across = *(const floats *)(x + r * width + half * LANES);
+            IN_REGISTER(across);
+            UNROLLED for (int o = 0; o < outputs; o++) sums[r][o] += across * weights[o];
+        }
+    }
+}
+
 /* `rows` and `outputs` are constants wherever this is inlined, so that its loops unroll and `sums` are registers. */
 INLINED void tile(const Product *p, long row, long output, const int rows, const int outputs, const int narrow) {
-    const long line = p->inputs * p->size;
+    const long size = narrow ? 2 : 4, line = p->inputs * size, width = p->width, whole = p->inputs / STEP * STEP;
+    const int stride = STEP * size < CACHE_LINE ? CACHE_LINE / size : STEP;
     const char *weight = p->weight + output * line;
-    const float *x = p->x + row * p->width;
+    const float *x = p->x + row * width;
     floats sums[MOST_ROWS][MOST_OUTPUTS], first[MOST_OUTPUTS], second[MOST_OUTPUTS];
     UNROLLED for (int r = 0; r < rows; r++)
         UNROLLED for (int o = 0; o < outputs; o++) sums[r][o] = (floats){0};
-    for (long at = 0; at < p->inputs; at += STEP) {
-        UNROLLED for (int o = 0; o < outputs; o++) {
-            const char *here = weight + o * line + at * p->size;
-            char rest[STEP * sizeof(float)];
-            if (at + STEP > p->inputs) {
-                memset(rest, 0, sizeof rest);
-                here = memcpy(rest, here, (p->inputs - at) * p->size);
-            } else
-                __builtin_prefetch(here + outputs * line);
-            load(here, narrow, &first[o], &second[o]);
+    long at = 0;
+    for (; at + stride <= whole; at += stride) {
+        UNROLLED for (int o = 0; o < outputs; o++)
+            UNROLLED for (int ahead = 0; ahead < stride * size; ahead += CACHE_LINE)
+                __builtin_prefetch(weight + (outputs + o) * line + at * size + ahead);
+        UNROLLED for (int step = 0; step < stride; step += STEP) {
+            UNROLLED for (int o = 0; o < outputs; o++)
+                load(weight + o * line + (at + step) * size, narrow, &first[o], &second[o]);
+            add(sums, x + at + step, width, first, second, rows, outputs);
         }
-        UNROLLED for (int r = 0; r < rows; r++) {
-            const floats *across = (const floats *)(x + r * p->width + at);
-            UNROLLED for (int o = 0; o < outputs; o++) sums[r][o] += across[0] * first[o];
-            UNROLLED for (int o = 0; o < outputs; o++) sums[r][o] += across[1] * second[o];
-        }
+    }
+    for (; at < whole; at += STEP) {
+        UNROLLED for (int o = 0; o < outputs; o++) load(weight + o * line + at * size, narrow, &first[o], &second[o]);
+        add(sums, x + at, width, first, second, rows, outputs);
+    }
+    if (at < p->inputs) {
+        UNROLLED for (int o = 0; o < outputs; o++)
+            load_rest(weight + o * line + at * size, p->inputs - at, narrow, &first[o], &second[o]);
+        add(sums, x + at, width, first, second, rows, outputs);
     }
     UNROLLED for (int r = 0; r < rows; r++)
         UNROLLED for (int o = 0; o < outputs; o++)
-            store(p->y + ((row + r) * p->outputs + output + o) * p->size, total(sums[r][o]), narrow);
+            store(p->y + ((row + r) * p->outputs + output + o) * size, total(sums[r][o]), narrow);
 }
 
-INLINED void strip(const Product *p, long row, long from, long until, const int rows, const int outputs, const int narrow) {
-    for (; from + outputs <= until; from += outputs) tile(p, row, from, rows, outputs, narrow);
-    for (; from < until; from++) tile(p, row, from, rows, 1, narrow);
-}
+/* `rows` rows against the outputs from..until, `outputs` of them at a time: a sum waits for the one before it, so that
+ * enough of them must be under way, and for few rows it takes more outputs. */
+#define STRIP(name, rows, outputs, narrow)                                                                     \
+    static __attribute__((noinline)) void name(const Product *p, long row, long from, long until) {            \
+        for (; from + outputs <= until; from += outputs) tile(p, row, from, rows, outputs, narrow);            \
+        for (; from < until; from++) tile(p, row, from, rows, 1, narrow);                                      \
+    }
+#define STRIPS(type, narrow)                                                                                   \
+    STRIP(type##_1, 1, 6, narrow)                                                                              \
+    STRIP(type##_2, 2, 3, narrow)                                                                              \
+    STRIP(type##_3, 3, 2, narrow)                                                                              \
+    STRIP(type##_4, 4, 2, narrow)                                                                              \
+    STRIP(type##_5, 5, 2, narrow)                                                                              \
+    static const Strip type[MOST_ROWS] = {type##_1, type##_2, type##_3, type##_4, type##_5};
 
-/* All rows, in strips of nearly equal height, against the outputs from..until. Low strips take more outputs at once:
- * a sum waits for the one before it, so that enough of them must be under way. */
-INLINED void block(const Product *p, long from, long until, const int narrow) {
+typedef void (*Strip)(const Product *p, long row, long from, long until);
+STRIPS(float32, 0)
+STRIPS(bfloat16, 1)
+
+/* All rows, in strips of nearly equal height, against the outputs from..until. */
+static void block(const Product *p, const Strip *strips, long from, long until) {
     for (long row = 0, height; row < p->rows; row += height) {
-        const long left = p->rows - row, strips = (left + MOST_ROWS - 1) / MOST_ROWS;
-        height = (left + strips - 1) / strips;
-        switch (height) {
-        case 1: strip(p, row, from, until, 1, 8, narrow); break;
-        case 2: strip(p, row, from, until, 2, 6, narrow); break;
-        case 3: strip(p, row, from, until, 3, 4, narrow); break;
-        case 4: strip(p, row, from, until, 4, 3, narrow); break;
-        case 5: strip(p, row, from, until, 5, 2, narrow); break;
-        case 6: strip(p, row, from, until, 6, 2, narrow); break;
-        }
+        const long left = p->rows - row, count = (left + MOST_ROWS - 1) / MOST_ROWS;
+        height = (left + count - 1) / count;
+        strips[height - 1](p, row, from, until);
     }
 }
 
 /* x as float32, in the order in which `load` gives weights. */
-static void lay_out(const void *x, float *wide, const Product *p, const int narrow) {
-    memset(wide, 0, p->rows * p->width * sizeof *wide);
-    for (long r = 0; r < p->rows; r++, wide += p->width) {
-        if (!narrow) {
-            memcpy(wide, (const float *)x + r * p->inputs, p->inputs * sizeof *wide);
-            continue;
-        }
-        for (long at = 0; at < p->inputs; at++) {
-            const uint32_t bits = (uint32_t)((const uint16_t *)x)[r * p->inputs + at] << 16;
-            memcpy(&wide[at / STEP * STEP + at % 2 * LANES + at % STEP / 2], &bits, sizeof bits);
-        }
+INLINED void lay_out(const char *x, float *wide, const Product *p, const int narrow) {
+    const long size = narrow ? 2 : 4, whole = p->inputs / STEP * STEP;
+    for (long r = 0; r < p->rows; r++, x += p->inputs * size) {
+        floats *to = (floats *)(wide + r * p->width);
+        for (long at = 0; at < whole; at += STEP, to += 2) load(x + at * size, narrow, to, to + 1);
+        if (whole < p->inputs) load_rest(x + whole * size, p->inputs - whole, narrow, to, to + 1);
     }
 }
 
 INLINED int product(const void *x, Product p, int threads, const int narrow) {
-    float *wide = aligned_alloc(sizeof(floats), p.rows * p.width * sizeof *wide);
+    p.width = (p.inputs + STEP - 1) / STEP * STEP;
+    float *wide = aligned_alloc(CACHE_LINE, p.rows * p.width * sizeof *wide);
     if (!wide) return 0;
     p.x = wide;
     lay_out(x, wide, &p, narrow);
 #pragma omp parallel for num_threads(threads)
     for (long from = 0; from < p.outputs; from += BLOCK_OUTPUTS)
-        block(&p, from, from + BLOCK_OUTPUTS < p.outputs ? from + BLOCK_OUTPUTS : p.outputs, narrow);
+        block(&p, narrow ? bfloat16 : float32, from, from + BLOCK_OUTPUTS < p.outputs ? from + BLOCK_OUTPUTS : p.outputs);
     free(wide);
     return 1;
 }
 
 /* x [rows, inputs], weight [outputs, inputs], y [rows, outputs], each without gaps; 0 where memory does not suffice. */
 int product_float32(const void *x, const void *weight, void *y, long rows, long inputs, long outputs, int threads) {
-    const long width = (inputs + STEP - 1) / STEP * STEP;
-    return product(x, (Product){0, weight, y, rows, inputs, outputs, width, 4}, threads, 0);
+    return product(x, (Product){0, weight, y, rows, inputs, outputs, 0}, threads, 0);
 }
 
 int product_bfloat16(const void *x, const void *weight, void *y, long rows, long inputs, long outputs, int threads) {
-    const long width = (inputs + STEP - 1) / STEP * STEP;
-    return product(x, (Product){0, weight, y, rows, inputs, outputs, width, 2}, threads, 1);
+    return product(x, (Product){0, weight, y, rows, inputs, outputs, 0}, threads, 1);
 }
