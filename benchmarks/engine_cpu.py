@@ -1,4 +1,4 @@
-"""Measures the bundled engine beside its peers on this machine's CPU: `make bench NAME=engine_cpu` (docs/benchmarks.md).
+"""Measures the bundled engine beside its peers on a CPU: `make bench NAME=engine_cpu` (docs/benchmarks.md).
 
 Refuses to know how an engine is driven (`benchmarks.peers`), and how figures follow from visits (`engine_cpu_samples`).
 
@@ -16,7 +16,6 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from benchmarks.engine_cpu_entrants import ENTRANTS, Entrant, Stable
@@ -25,6 +24,7 @@ from benchmarks.engine_cpu_search import STREAMS, Search
 from benchmarks.engine_cpu_steps import measured_steps
 from benchmarks.engine_cpu_turns import FULL, QUICK, Turns
 from benchmarks.engine_processes import busy_share, cores
+from benchmarks.peers.environment import CACHE
 from benchmarks.record import record
 from benchmarks.smollm2 import Unavailable, smollm2_folder
 from benchmarks.workload import Prompt, prompts_digest, read_prompts
@@ -34,7 +34,8 @@ SEED = 7
 IDLE_SHARE = 0.05
 """Of the machine's time: a machine whose other processes take more is called busy."""
 STEP_TURNS, QUICK_STEP_TURNS = 10, 2
-LOG = Path("/tmp/tandem-engine-cpu.log")  # noqa: S108  # what engines say; nothing reads it
+LOG = CACHE / "engine_cpu.log"
+"""What engines say, for a person whose peer does not start."""
 
 
 def main() -> None:
@@ -46,6 +47,7 @@ def main() -> None:
     busy = _looked(refuse=options.refuse_busy)
     entrants = [entrant for entrant in ENTRANTS if not options.only or entrant.name in options.only.split(",")]
     prompts = read_prompts(FolderTokenizer(folder).encode)
+    CACHE.mkdir(parents=True, exist_ok=True)
     with LOG.open("wb") as log, Stable(log) as stable:
         samples = _compared(stable, entrants, prompts, quick=options.quick)
     turns = QUICK_STEP_TURNS if options.quick else STEP_TURNS

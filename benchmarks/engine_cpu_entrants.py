@@ -5,7 +5,6 @@ Refuses to know prompts and figures.
 
 import sys
 import tempfile
-import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field

@@ -15,13 +15,14 @@ from typing import Any
 from benchmarks.engine_cpu_samples import RATES, Comparison, Visit, by, compare, rate_of
 from benchmarks.engine_cpu_steps import step_figures
 
-OURS, OFF = "tandem", "off"
+OURS = "tandem"
+PLAIN = ("off", "plain", "eager", "compiled")
+"""Ways without speculation."""
 STREAMS = (1, 4, 16)
 CLEAN_SHARE = 0.05
 """A visit during which others took more of the machine counts as disturbed."""
 
 Samples = Mapping[str, Any]
-Settings = Sequence[Mapping[str, Any]]
 
 
 def visits_of(samples: Samples) -> list[Visit]:
@@ -56,15 +57,13 @@ def _comparisons(samples: Samples, visits: Sequence[Visit]) -> Iterator[tuple[st
     for label, weights in (("", "16 or 32 bits"), ("_over_4_bits", "4 bits")):
         peers = [name for name, of in samples["weights"].items() if of == weights and name != OURS]
         for streams in STREAMS:
-            ours = _named(samples, streams, lambda each: each["engine"] == OURS and each["way"] == OFF)
-            plain = _named(samples, streams, lambda each: each["engine"] in peers and not _speculates(each["way"]))
+            ours = _named(samples, streams, [OURS], _is_plain)
+            plain = _named(samples, streams, peers, _is_plain)
             yield from _found(f"plain_ratio_{streams}{label}", by(visits, streams=streams), ours, plain)
-        ours = _named(samples, 1, lambda each: each["engine"] == OURS)
-        every = _named(samples, 1, lambda each: each["engine"] in peers)
+        ours, every = _named(samples, 1, [OURS]), _named(samples, 1, peers)
         yield from _found(f"best_ratio_1{label}", by(visits, streams=1, kind="edit"), ours, every)
         yield from _found(f"best_ratio_1_free{label}", by(visits, streams=1, kind="free"), ours, every)
-    on = _named(samples, 1, lambda each: each["engine"] == OURS and each["way"] != OFF)
-    off = _named(samples, 1, lambda each: each["engine"] == OURS and each["way"] == OFF)
+    on, off = _named(samples, 1, [OURS], _speculates), _named(samples, 1, [OURS], _is_plain)
     yield from _found("on_over_off_1", by(visits, streams=1, kind="edit"), on, off)
     yield from _found("on_over_off_1_free", by(visits, streams=1, kind="free"), on, off)
 
@@ -78,13 +77,22 @@ def _found(
             yield name if label == "decode" else f"{name}_{label}", comparison
 
 
+def _is_plain(way: str) -> bool:
+    return way in PLAIN
+
+
 def _speculates(way: str) -> bool:
-    return any(word in way for word in ("ngram", "lookup", "assisted", "suffix"))
+    return way not in PLAIN
 
 
-def _named(samples: Samples, streams: int, wanted: Callable[[Mapping[str, Any]], bool]) -> list[str]:
-    settings: Settings = samples["chosen"].get(str(streams), [])
-    return [name_of(each) for each in settings if wanted(each)]
+def _any(way: str) -> bool:
+    return True
+
+
+def _named(samples: Samples, streams: int, engines: Sequence[str], of_way: Callable[[str], bool] = _any) -> list[str]:
+    """Of the settings that took turns with so many streams."""
+    settings: Sequence[Mapping[str, Any]] = samples["chosen"].get(str(streams), [])
+    return [name_of(each) for each in settings if each["engine"] in engines and of_way(each["way"])]
 
 
 def name_of(setting: Mapping[str, Any]) -> str:
@@ -93,7 +101,7 @@ def name_of(setting: Mapping[str, Any]) -> str:
 
 
 def _rates(visits: Sequence[Visit]) -> Iterator[tuple[str, float]]:
-    """Tokens per second of every setting, decode and prefill apart, by kind where the prompts of a question are of one."""
+    """Tokens per second of every setting, decode and prefill apart, by kind where a question is of one."""
     groups = sorted({(visit.configuration, visit.streams, visit.kind) for visit in visits})
     for configuration, streams, kind in groups:
         of = [visit for visit in by(visits, streams=streams, kind=kind) if visit.configuration == configuration]
@@ -120,9 +128,8 @@ def _step_figures(samples: Samples) -> dict[str, float]:
     for name in steps["milliseconds"]:
         dtype, _, threads = name.partition(" x")
         figures |= step_figures(steps, dtype=dtype, threads=int(threads))
-    winner = next(iter(_named(samples, 1, lambda each: each["engine"] == OURS and each["way"] == OFF)), "bf16 x1")
-    dtype, _, threads = winner.rpartition(" x")
-    end = f"_{dtype.split()[-1]}_x{threads}"
+    winner = next(iter(_named(samples, 1, [OURS], _is_plain)), "bf16 x1")
+    end = "_" + "_".join(winner.split()[-2:])
     names = ("tb_ms", "tv4_over_tb", "tv8_over_tb", "read_share")
     figures |= {name: figures[name + end] for name in names}
     return figures | {f"read_gb_per_s_x{threads}": speed for threads, speed in steps["read_gb_per_s"].items()}
@@ -144,4 +151,5 @@ def tables(samples: Samples, figures: Mapping[str, float]) -> Iterator[str]:
         yield f"{name}: {reason}"
     shares = [visit["others_share"] for visit in samples["visits"]]
     if shares:
-        yield f"others took {statistics.median(shares):.1%} of the machine, median; {figures['disturbed_visits']} visits disturbed"
+        disturbed = f"{figures['disturbed_visits']:.0f} of {len(shares)} visits disturbed"
+        yield f"others took {statistics.median(shares):.1%} of the machine, median; {disturbed}"

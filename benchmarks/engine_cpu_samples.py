@@ -116,18 +116,18 @@ def compare(
 ) -> Comparison | None:
     """The best of ours, by its own rate, against the peer that it beats least. None where either has no visits."""
     of = {name: [visit for visit in visits if visit.configuration == name] for name in (*ours, *peers)}
-    own = [(found, name) for name in ours if (found := rate_of(of[name], rate)) is not None]
+    own = [(known, name) for name in ours if (known := rate_of(of[name], rate)) is not None]
     if not own:
         return None
     best = max(own)[1]
-    found = [
-        (statistics.geometric_mean(ratios), peer, ratios)
+    against = [
+        (statistics.geometric_mean(turns), peer, turns)
         for peer in peers
-        if (ratios := ratios_by_turn(of[best], of[peer], rate))
+        if (turns := ratios_by_turn(of[best], of[peer], rate))
     ]
-    if not found:
+    if not against:
         return None
-    ratio, peer, ratios = min(found)
+    ratio, peer, ratios = min(against)
     low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else (ratio, ratio, ratio)
     return Comparison(best, peer, round(ratio, 4), (round(low, 4), round(high, 4)))
 

@@ -131,7 +131,8 @@ class Search:
             ids = [prompt.ids[:TRIAL_PROMPT_TOKENS] for prompt in self.prompts]
             questions = [ids[:streams]]
         tokens = COPY_TOKENS if copying else TRIAL_TOKENS[streams]
-        process.ask(questions[0], tokens=WARM_TOKENS, way=configuration.way, limit_seconds=TRIAL_SECONDS)
+        warming = COPY_TOKENS if copying else WARM_TOKENS
+        process.ask(questions[0], tokens=warming, way=configuration.way, limit_seconds=TRIAL_SECONDS)
         courses = [
             course(process.ask(asked, tokens=tokens, way=configuration.way, limit_seconds=TRIAL_SECONDS).streams)
             for asked in questions

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from tandem_runtime.domain.blocks import BlockId
+from tandem_runtime.engines.options import EngineOptions
 from tandem_runtime.engines.torch_engine.engine import load_torch_model
 from tandem_runtime.ports import Row, StepModel
 
@@ -43,9 +44,12 @@ def own_blocks(model: StepModel) -> tuple[BlockId, ...]:
     return tuple(BlockId(block) for block in range(model.blocks.count))
 
 
-def step_samples(folder: Path, *, dtype: str, threads: int, turns: int) -> dict[int, list[float]]:
-    """Milliseconds by K."""
-    model = load_torch_model(folder, dtype=dtype, threads=threads, max_sessions=1, max_length=LENGTH)
+def step_samples(folder: Path, *, dtype: str, threads: int, turns: int) -> dict[str, list[float]]:
+    """Milliseconds by K, as a file has it."""
+    options = EngineOptions(
+        model=str(folder), device="cpu", dtype=dtype, threads=threads, max_sessions=1, max_length=LENGTH
+    )
+    model = load_torch_model(options)
     blocks = own_blocks(model)
     model.forward([Row(blocks, 0, tuple(range(POSITION)), 1)])
 
@@ -54,10 +58,10 @@ def step_samples(folder: Path, *, dtype: str, threads: int, turns: int) -> dict[
 
     for k in PROPOSED:
         step(k)
-    samples: dict[int, list[float]] = {k: [] for k in PROPOSED}
+    samples: dict[str, list[float]] = {str(k): [] for k in PROPOSED}
     for turn in range(turns):
         for k in PROPOSED if turn % 2 == 0 else reversed(PROPOSED):
-            samples[k].append(round(step(k), 3))
+            samples[str(k)].append(round(step(k), 3))
     return samples
 
 
@@ -71,7 +75,7 @@ def step_figures(samples: dict[str, Any], *, dtype: str, threads: int) -> dict[s
     """From `samples`, as `measured_steps` gives them: t_b, two points of the curve, and the share of the memory's speed
     at which a plain step reads the weights."""
     steps = samples["milliseconds"][f"{dtype} x{threads}"]
-    cost = {k: statistics.median(steps[k]) for k in (0, 4, 8)}
+    cost = {k: statistics.median(steps[str(k)]) for k in (0, 4, 8)}
     at_best = samples["weight_bytes"][dtype] / 1e6 / samples["read_gb_per_s"][str(threads)]
     end = f"_{dtype}_x{threads}"
     return {
@@ -87,12 +91,12 @@ def measured_steps(folder: Path, *, threads: tuple[int, ...], turns: int) -> dic
     read = {str(count): round(read_gigabytes_per_second(count), 2) for count in threads}
     print(f"memory is read at {read} GB/s by threads; milliseconds of a step, medians")
     print(f"{'':12}" + "".join(f"{'K=' + str(k):>8}" for k in PROPOSED))
-    steps: dict[str, dict[int, list[float]]] = {}
+    steps: dict[str, dict[str, list[float]]] = {}
     for dtype in BYTES:
         for count in threads:
             name = f"{dtype} x{count}"
             steps[name] = step_samples(folder, dtype=dtype, threads=count, turns=turns)
-            line = "".join(f"{statistics.median(steps[name][k]):8.1f}" for k in PROPOSED)
+            line = "".join(f"{statistics.median(steps[name][str(k)]):8.1f}" for k in PROPOSED)
             print(f"{name:12}{line}", flush=True)
     return {
         "read_gb_per_s": read,

@@ -23,7 +23,7 @@ from benchmarks.peers.lines import Absent, Setting, Stream
 
 ROOT = Path(__file__).parents[1]
 CALM_SECONDS = 0.4
-"""Before every question: the threads of a peer that answered last turn idly for a fifth of a second (OpenMP's custom)."""
+"""Before every question: threads of the peer that answered last turn idly for a fifth of a second (OpenMP's custom)."""
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -94,7 +94,7 @@ class EngineProcess:
         if "failed" in told:
             raise Failed(told["failed"])
         streams = [Stream(ids=each["ids"], events=[(at, n) for at, n in each["events"]]) for each in told["streams"]]
-        return Answer(streams, round(max(0, others) / (seconds * TICKS_PER_SECOND * (os.cpu_count() or 1)), 4))
+        return Answer(streams, _share(others, seconds))
 
     def end(self) -> None:
         """All that it started ends with it."""
@@ -124,7 +124,7 @@ def _environment(kind: Kind, setting: Setting) -> dict[str, str]:
     """As a user's, but for threads: a library that counts them from here gets what was asked for."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(setting.threads), "TOKENIZERS_PARALLELISM": "false"}
     environment.pop("PYTHONPATH", None)
-    return environment | kind.environment
+    return {**environment, **kind.environment}
 
 
 def _busy_ticks() -> int:
@@ -147,7 +147,13 @@ def busy_share(seconds: float = 2.0) -> float:
     """Of the machine's time, that is taken while we wait."""
     before = _busy_ticks()
     time.sleep(seconds)
-    return round((_busy_ticks() - before) / (seconds * TICKS_PER_SECOND * (os.cpu_count() or 1)), 4)
+    return _share(_busy_ticks() - before, seconds)
+
+
+def _share(ticks: int, seconds: float) -> float:
+    """Of all processors; a tick more or less is the counter's."""
+    share = ticks / (seconds * TICKS_PER_SECOND * (os.cpu_count() or 1))
+    return round(min(max(share, 0.0), 1.0), 4)
 
 
 def cores() -> int:

@@ -2,9 +2,9 @@
 
 Refuses to know engines.
 
-Ten prompts are edits or quotes: a module that shall come again with one name changed, a text that shall be repeated. Ten
-are free: openings of texts of many kinds. They are completions, not chats, and were written for this; the copies that
-the edits ask for are begun, since a model of 135 M parameters does not always see what is asked.
+Ten prompts are edits or quotes: a module that shall come again with one name changed, a text that shall be repeated.
+Ten are free: openings of texts of many kinds. They are completions, not chats, and were written for this; the copies
+that the edits ask for are begun, since a model of 135 M parameters does not always see what is asked.
 """
 
 import hashlib

@@ -2,8 +2,8 @@
 
 Refuses to know what is measured. It reads the GGUF file as it is: 4-bit weights, so a class of its own.
 
-Ways: `plain`; `ngram` speculates with its own `ngram-simple`. A process holds one way. It gives text, so ids stay empty;
-the number of tokens is its own count. It forbids end tokens, where the others go on behind them.
+Ways: `plain`; `ngram` speculates with its own `ngram-simple`. A process holds one way. It gives text, so ids stay
+empty; the number of tokens is its own count. It forbids end tokens, where the others go on behind them.
 """
 
 import time

@@ -1,9 +1,10 @@
 """Knows how the bundled engine decodes here: off, and with each way of drafting, by the product's own driver.
 
-Refuses to know what is measured, HTTP and gRPC: peers are driven by their libraries, so this one is driven by `generate`
-over `BatchedTarget`, the session and the K rule in this process, as `serve` does between its HTTP and its engine.
+Refuses to know what is measured, HTTP and gRPC: peers are driven by their libraries, so this one is driven by
+`generate` over `BatchedTarget`, with the session and the K rule in this process, as `serve` has them behind its HTTP.
 
-Ways: `off`. The belief about K lives on from question to question, as in a gateway.
+Ways: `off`; `ngram` and `suffix` look up what followed in the text so far. The belief about K lives on from question to
+question, as in a gateway; nothing else does, since no tenant is named.
 """
 
 import asyncio
@@ -16,15 +17,18 @@ from pathlib import Path
 from benchmarks.peers.lines import Setting, Stream, serve
 from tandem_runtime.domain.commands import Emit, Request
 from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead
+from tandem_runtime.domain.policy import Drafter
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.stopping import Endings
-from tandem_runtime.domain.tokens import Incarnation, Round, SamplingParameters, SessionId, Verification
+from tandem_runtime.domain.tokens import Capabilities, Incarnation, Round, SamplingParameters, SessionId, Verification
+from tandem_runtime.drafters import LookupDraft
 from tandem_runtime.driver import Engines, generate
+from tandem_runtime.engines.options import EngineOptions
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.engines.torch_engine.engine import load_torch_model
 from tandem_runtime.model_folder import digests_of
-from tandem_runtime.ports import DraftEngine, TargetEngine
+from tandem_runtime.ports import DraftEngine, StepModel, TargetEngine
 from tandem_runtime.tokenizer import FolderTokenizer
 
 SEED = 7
@@ -52,30 +56,40 @@ class Drafting:
     lookahead: Lookahead = field(default_factory=Lookahead)
 
 
-WAYS: dict[str, Callable[[], Drafting]] = {"off": lambda: Drafting(None, OFF)}
+ON = Bounds(1, 8)
+"""As a policy has them by default."""
+
+
+def _lookup(drafter: Drafter) -> Callable[[Capabilities], Drafting]:
+    return lambda target: Drafting(LookupDraft(drafter, target, Clock()), ON)
+
+
+WAYS: dict[str, Callable[[Capabilities], Drafting]] = {
+    "off": lambda _target: Drafting(None, OFF),
+    "ngram": _lookup(Drafter.NGRAM),
+    "suffix": _lookup(Drafter.SUFFIX),
+}
 
 
 class Tandem:
-    def __init__(self, setting: Setting) -> None:
-        folder = Path(setting.folder)
+    """The engine over `model`, loaded from `folder`; texts of at most `length` tokens, prompt included."""
+
+    def __init__(self, model: StepModel, folder: Path, *, length: int) -> None:
         digests = digests_of(folder)
-        model = load_torch_model(
-            folder,
-            dtype=setting.dtype,
-            threads=setting.threads,
-            max_sessions=setting.streams,
-            max_length=setting.length,
-        )
         facts = EngineFacts(
             model_digest=digests.model, tokenizer_digest=digests.tokenizer, incarnation=Incarnation("bench")
         )
         self._target = BatchedTarget(model, facts, clock=Clock()).__enter__()
         self._tokenizer = FolderTokenizer(folder)
-        self._length = setting.length
+        self._length = length
         self._runner = asyncio.Runner()
-        self._drafting = {way: start() for way, start in WAYS.items()}
+        self._drafting = {way: start(facts.capabilities(model)) for way, start in WAYS.items()}
         self._asked = 0
         self.about = f"determinism {model.determinism}"
+
+    def end(self) -> None:
+        self._target.__exit__()
+        self._runner.close()
 
     def generate(self, prompts: list[list[int]], *, tokens: int, way: str) -> list[Stream]:
         return self._runner.run(self._together(prompts, tokens, self._drafting[way]))
@@ -111,11 +125,24 @@ class Tandem:
             decode=self._tokenizer.decode,
             target_length=self._length,
             draft_length=None if drafting.draft is None else self._length,
+            draft_is_free=drafting.draft is not None,
         )
 
     async def _reopen(self) -> TargetEngine:
         return self._target
 
 
+def start(setting: Setting) -> Tandem:
+    options = EngineOptions(
+        model=setting.folder,
+        device="cpu",
+        dtype=setting.dtype,
+        threads=setting.threads,
+        max_sessions=setting.streams,
+        max_length=setting.length,
+    )
+    return Tandem(load_torch_model(options), Path(setting.folder), length=setting.length)
+
+
 if __name__ == "__main__":
-    serve(Tandem, packages=("tandem", "torch"))
+    serve(start, packages=("tandem", "torch"))

@@ -2,8 +2,8 @@
 
 Refuses to know what is measured. It runs beside the torch that the bundled engine runs on.
 
-Ways: `plain`; `lookup-N` proposes N tokens by prompt lookup; `assisted-N` drafts with the first N layers, since there is
-no smaller model with this tokenizer to assist. The last two decode one prompt at a time, as the library demands.
+Ways: `plain`; `lookup-N` proposes N tokens by prompt lookup; `assisted-N` drafts with the first N layers, since there
+is no smaller model with this tokenizer to assist. The last two decode one prompt at a time, as the library demands.
 """
 
 import time

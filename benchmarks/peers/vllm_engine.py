@@ -2,9 +2,9 @@
 
 Refuses to know what is measured. Runs in an environment of its own, beside the torch that it was built for.
 
-Ways: `eager` and `compiled` (by inductor: minutes at the first start, and shapes that it meets later are compiled then),
-and each with `-ngram-N` behind it, which proposes N tokens. A process holds one way. The engine steps in this process, so
-that no second one polls beside it; its prefix cache is off, since every question asks for the prompts' prefill.
+Ways: `eager` and `compiled` (by inductor: minutes at the first start), and each with `-ngram-N` behind it, which
+proposes N tokens. A process holds one way. The engine steps in this process, so that no second one polls beside
+it; its prefix cache is off, since every question asks for the prompts' prefill.
 """
 
 import os
