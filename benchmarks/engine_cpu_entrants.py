@@ -15,7 +15,7 @@ from benchmarks.engine_cpu_samples import Configuration
 from benchmarks.engine_processes import EngineProcess, Kind
 from benchmarks.peers.environment import peer_python
 from benchmarks.peers.lines import Absent, Setting
-from benchmarks.smollm2 import INSIDE, downloaded, smollm2_folder
+from benchmarks.smollm2 import INSIDE, Unavailable, downloaded, smollm2_folder
 
 LENGTH, STREAMS = 1024, 16
 READY_SECONDS = 240
@@ -81,7 +81,8 @@ class Stable:
     log: IO[bytes]
     started: dict[str, dict[str, object]] = field(default_factory=dict)
     """What each said when it was ready, and how long that took."""
-    _kinds: dict[str, Kind] = field(default_factory=dict)
+    _kinds: dict[str, Kind | Absent] = field(default_factory=dict)
+    """What cannot be had is not asked for twice."""
     _running: dict[Setting, EngineProcess] = field(default_factory=dict)
     _ending: ExitStack = field(default_factory=ExitStack)
 
@@ -95,7 +96,7 @@ class Stable:
         """Started now if it does not run. Raises Absent and Failed."""
         kind = self._kind(entrant)
         setting = _setting(kind, configuration)
-        if setting not in self._running:
+        if setting not in self._running or not self._running[setting].is_running:
             process = EngineProcess(kind, setting, self.log, limit_seconds=READY_SECONDS)
             self._ending.callback(process.end)
             self._running[setting] = process
@@ -110,8 +111,20 @@ class Stable:
 
     def _kind(self, entrant: Entrant) -> Kind:
         if entrant.name not in self._kinds:
-            self._kinds[entrant.name] = entrant.kind()
-        return self._kinds[entrant.name]
+            self._kinds[entrant.name] = _kind_or_why(entrant)
+        kind = self._kinds[entrant.name]
+        if isinstance(kind, Absent):
+            raise kind
+        return kind
+
+
+def _kind_or_why(entrant: Entrant) -> Kind | Absent:
+    try:
+        return entrant.kind()
+    except Absent as reason:
+        return reason
+    except Unavailable as reason:
+        return Absent(str(reason))
 
 
 def _setting(kind: Kind, configuration: Configuration) -> Setting:

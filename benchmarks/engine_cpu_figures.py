@@ -4,6 +4,7 @@ Refuses to know where samples come from; so a test, or a reader, makes the same 
 
     plain_ratio_N        off, over the best peer's plain decoding, N streams, decoded tokens per second
     best_ratio_1         our best over the best peer's best, edit-or-quote prompts; best_ratio_1_free: on free ones
+    on_over_off_1        ours with drafts that are looked up over ours without; self_draft_over_off_1 is apart
     ..._whole, _prefill  the same for whole questions, and for prompt tokens per second
     tb_ms, tv4_over_tb   a step of one row, and how much five rows cost; as they are for the winner's dtype and threads
 """
@@ -12,7 +13,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.engine_cpu_samples import RATES, Comparison, Visit, by, compare, rate_of
+from benchmarks.engine_cpu_samples import RATES, Comparison, Visit, by, compare, is_self_draft, rate_of
 from benchmarks.engine_cpu_steps import step_figures
 
 OURS = "tandem"
@@ -63,9 +64,11 @@ def _comparisons(samples: Samples, visits: Sequence[Visit]) -> Iterator[tuple[st
         ours, every = _named(samples, 1, [OURS]), _named(samples, 1, peers)
         yield from _found(f"best_ratio_1{label}", by(visits, streams=1, kind="edit"), ours, every)
         yield from _found(f"best_ratio_1_free{label}", by(visits, streams=1, kind="free"), ours, every)
-    on, off = _named(samples, 1, [OURS], _speculates), _named(samples, 1, [OURS], _is_plain)
-    yield from _found("on_over_off_1", by(visits, streams=1, kind="edit"), on, off)
-    yield from _found("on_over_off_1_free", by(visits, streams=1, kind="free"), on, off)
+    off = _named(samples, 1, [OURS], _is_plain)
+    for name, of_way in (("on_over_off_1", _looks_up), ("self_draft_over_off_1", is_self_draft)):
+        on = _named(samples, 1, [OURS], of_way)
+        yield from _found(name, by(visits, streams=1, kind="edit"), on, off)
+        yield from _found(f"{name}_free", by(visits, streams=1, kind="free"), on, off)
 
 
 def _found(
@@ -81,15 +84,17 @@ def _is_plain(way: str) -> bool:
     return way in PLAIN
 
 
-def _speculates(way: str) -> bool:
-    return way not in PLAIN
+def _looks_up(way: str) -> bool:
+    return not _is_plain(way) and not is_self_draft(way)
 
 
-def _any(way: str) -> bool:
-    return True
+def _of_the_class(way: str) -> bool:
+    return not is_self_draft(way)
 
 
-def _named(samples: Samples, streams: int, engines: Sequence[str], of_way: Callable[[str], bool] = _any) -> list[str]:
+def _named(
+    samples: Samples, streams: int, engines: Sequence[str], of_way: Callable[[str], bool] = _of_the_class
+) -> list[str]:
     """Of the settings that took turns with so many streams."""
     settings: Sequence[Mapping[str, Any]] = samples["chosen"].get(str(streams), [])
     return [name_of(each) for each in settings if each["engine"] in engines and of_way(each["way"])]

@@ -30,6 +30,11 @@ class Configuration:
         return f"{self.engine} {self.way} {self.dtype} x{self.threads}"
 
 
+def is_self_draft(way: str) -> bool:
+    """Such a draft is a copy of the model with rounded weights: it reads others than those of the class."""
+    return way.startswith("self-")
+
+
 @dataclass(frozen=True, slots=True)
 class Visit:
     """`kind` is "mixed" where the prompts are of both. `parted`: where each text leaves the reference's, None where it

@@ -7,6 +7,7 @@ rows do not depend on company. That it is right is shown elsewhere, against tran
 symmetric, so a fault of it would show as peers that all differ.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -30,8 +31,11 @@ class Length:
     tokens: int
 
 
-FULL = Length({1: 20, 4: 10, 16: 6}, 128)
+FULL = Length({1: 20, 4: 6, 16: 5}, 128)
 QUICK = Length({1: 2, 4: 1, 16: 1}, 16)
+MOST_SECONDS = {1: 540.0, 4: 150.0, 16: 210.0}
+LEAST_TURNS = 2
+"""No turn begins once the time for so many streams is used up, but the first two do in any case."""
 
 
 @dataclass(slots=True)
@@ -52,7 +56,11 @@ class Turns:
             self._refer(dtype, settings)
         for setting in settings:
             self._ask(setting, self._question(streams, 0), WARM_TOKENS)
+        began = time.perf_counter()
         for turn in range(self.length.turns[streams]):
+            if turn >= LEAST_TURNS and time.perf_counter() - began > MOST_SECONDS[streams]:
+                print(f"  time is up after {turn} turns", flush=True)
+                return
             asked = self._question(streams, turn)
             for setting in settings if turn % 2 == 0 else reversed(settings):
                 self._visit(setting, streams, turn, asked)

@@ -66,7 +66,8 @@ class EngineProcess:
             start_new_session=True,
         )
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
         try:
             told = self._hear(limit_seconds)
         except Failed:
@@ -82,6 +83,8 @@ class EngineProcess:
         """Raises Failed; an engine that was too late is ended."""
         time.sleep(CALM_SECONDS)
         assert self._process.stdin is not None
+        if not self.is_running:
+            raise Failed("the process ended; its log says why")
         busy, own = _busy_ticks(), _ticks_of(self._process.pid)
         began = time.perf_counter()
         with suppress(BrokenPipeError):
@@ -96,11 +99,20 @@ class EngineProcess:
         streams = [Stream(ids=each["ids"], events=[(at, n) for at, n in each["events"]]) for each in told["streams"]]
         return Answer(streams, _share(others, seconds))
 
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
     def end(self) -> None:
         """All that it started ends with it."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        self._listener.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
 
     def _hear(self, limit_seconds: float) -> dict[str, Any]:
         try:

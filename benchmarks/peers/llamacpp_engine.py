@@ -52,6 +52,8 @@ def _stream(heard: list[tuple[float, Any]]) -> Stream:
     told = heard[-1][1]
     if "timings" not in told:
         raise RuntimeError(f"llama.cpp answered {str(told)[:200]}")
+    if told["timings"]["cache_n"]:
+        raise RuntimeError("llama.cpp found the prompt in its cache, which was asked to be off")
     moments = [at for at, _ in heard]
     rest = int(told["timings"]["predicted_n"]) - (len(moments) - 1)
     return Stream(events=[*((at, 1) for at in moments[:-1]), (moments[-1], rest)])

@@ -83,7 +83,8 @@ class Tandem:
         self._tokenizer = FolderTokenizer(folder)
         self._length = length
         self._runner = asyncio.Runner()
-        self._drafting = {way: start(facts.capabilities(model)) for way, start in WAYS.items()}
+        self._capabilities = facts.capabilities(model)
+        self._drafting: dict[str, Drafting] = {}
         self._asked = 0
         self.about = f"determinism {model.determinism}"
 
@@ -92,6 +93,8 @@ class Tandem:
         self._runner.close()
 
     def generate(self, prompts: list[list[int]], *, tokens: int, way: str) -> list[Stream]:
+        if way not in self._drafting:
+            self._drafting[way] = WAYS[way](self._capabilities)
         return self._runner.run(self._together(prompts, tokens, self._drafting[way]))
 
     async def _together(self, prompts: list[list[int]], tokens: int, drafting: Drafting) -> list[Stream]:
