@@ -108,6 +108,9 @@ def test_the_admin_port_tells_metrics_evidence_and_readiness(tmp_path: Path) -> 
         ((*PAIR, "--drafter", "suffix"), 2, "--drafter: not allowed with argument --draft"),
         ((*PAIR[:2], "--drafter", "tree"), 2, "invalid choice: 'tree'"),
         ((*PAIR[:2], "--drafter", "ngram", "--min-draft-tokens", "17"), 1, "above --max-draft-tokens 16"),
+        ((*PAIR[:2], "--draft-weights", "int4"), 1, f"--draft is missing; --draft {PAIR[1]} drafts with a copy"),
+        ((*PAIR, "--draft-weights", "int3"), 2, "invalid choice: 'int3'"),
+        ((*PAIR, "--tokenizer", "{letters}", "--draft-weights", "int8"), 1, f"int8 weights: {PAIR[3]} has none"),
         ((), 2, "--target"),
     ],
 )

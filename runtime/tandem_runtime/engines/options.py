@@ -5,20 +5,25 @@ Refuses to know how it is asked: the command line is `main`'s, the fields of a r
 
 from dataclasses import dataclass
 
-__all__ = ["EngineOptions"]
+__all__ = ["AS_IS", "WEIGHTS", "EngineOptions"]
+
+AS_IS = "as-is"
+WEIGHTS = (AS_IS, "int8", "int4")
+"""Computed with as the folder has them, or rounded to so many bits when they are loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
     """`model` is a folder, or `scripted:module:function`, of which only lengths, memory and pace can be asked.
 
-    `device` "auto": the first CUDA device if there is one, else `threads` cores of the CPU. `max_length` None: what the
-    model was made for. `kv_bytes` None: what all sessions need at full length.
+    `weights` is one of `WEIGHTS`. `device` "auto": the first CUDA device if there is one, else `threads` cores of the
+    CPU. `max_length` None: what the model was made for. `kv_bytes` None: what all sessions need at full length.
     """
 
     model: str
     device: str = "auto"
     dtype: str = "fp32"
+    weights: str = AS_IS
     threads: int = 1
     max_sessions: int = 64
     max_length: int | None = None

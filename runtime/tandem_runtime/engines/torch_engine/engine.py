@@ -24,7 +24,7 @@ from torch import Tensor
 
 from tandem_runtime.domain.blocks import BlockId, Blocks, Copy
 from tandem_runtime.domain.errors import ModelRefused, Overloaded
-from tandem_runtime.engines.options import EngineOptions
+from tandem_runtime.engines.options import AS_IS, EngineOptions
 from tandem_runtime.engines.screens import screens
 from tandem_runtime.engines.torch_engine.architectures import read_config
 from tandem_runtime.engines.torch_engine.attention import Attention
@@ -39,6 +39,7 @@ from tandem_runtime.engines.torch_engine.fused import FusedDecoder
 from tandem_runtime.engines.torch_engine.linear import Multiplier, multiplier_for
 from tandem_runtime.engines.torch_engine.loading import load_decoder
 from tandem_runtime.engines.torch_engine.model import Decoder
+from tandem_runtime.engines.torch_engine.quantised import BITS, load_quantised, quantised_multiplier
 from tandem_runtime.ports import Logits, Row
 
 __all__ = ["DTYPES", "TorchModel", "load_torch_model"]
@@ -186,6 +187,8 @@ def load_torch_model(options: EngineOptions) -> TorchModel:
     folder, device = Path(options.model), _device_named(options.device)
     if options.dtype not in DTYPES:
         raise ModelRefused(f"--dtype {options.dtype}: this engine computes in {' or '.join(DTYPES)}")
+    if options.weights not in (AS_IS, *BITS):
+        raise ModelRefused(f"{options.weights} weights: this engine holds them {AS_IS} or as {' or '.join(BITS)}")
     dtype, length = DTYPES[options.dtype], _allowed_length(folder, options.max_length)
     sizes = (("--threads", options.threads), ("--max-sessions", options.max_sessions), ("--max-length", length))
     for option, value in sizes:
@@ -193,16 +196,21 @@ def load_torch_model(options: EngineOptions) -> TorchModel:
             raise ModelRefused(f"{option} {value}: give 1 or more")
     blocks = None if options.kv_bytes is None else _budgeted_blocks(folder, options.kv_bytes, dtype, length=length)
     torch.set_num_threads(options.threads)
-    decoder = _loaded(folder, dtype=dtype, device=device)
-    model = _with_memory(decoder, max_sessions=options.max_sessions, max_length=length, kv_blocks=blocks)
-    about = (device, options.dtype, model.determinism, model.multiplier.about, screens().about)
-    logger.info("loaded device=%s dtype=%s determinism=%s products: %s; screens: %s", *about)
+    decoder = _loaded(folder, weights=options.weights, dtype=dtype, device=device)
+    multiplier = (multiplier_for if options.weights == AS_IS else quantised_multiplier)(torch.device(device))
+    model = _with_memory(decoder, multiplier, max_sessions=options.max_sessions, max_length=length, kv_blocks=blocks)
+    about = (device, options.dtype, options.weights, model.determinism, multiplier.about, screens().about)
+    logger.info("loaded device=%s dtype=%s weights=%s determinism=%s products: %s; screens: %s", *about)
     return model
 
 
-def _with_memory(decoder: Decoder, *, max_sessions: int, max_length: int, kv_blocks: int | None) -> TorchModel:
+def _with_memory(
+    decoder: Decoder, multiplier: Multiplier, *, max_sessions: int, max_length: int, kv_blocks: int | None
+) -> TorchModel:
     try:
-        return TorchModel(decoder, max_sessions=max_sessions, max_length=max_length, kv_blocks=kv_blocks)
+        return TorchModel(
+            decoder, max_sessions=max_sessions, max_length=max_length, kv_blocks=kv_blocks, multiplier=multiplier
+        )
     except (MemoryError, RuntimeError) as error:
         if not _is_of_memory(error):
             raise
@@ -224,9 +232,11 @@ def _device_named(name: str) -> str:
     return name
 
 
-def _loaded(folder: Path, *, dtype: torch.dtype, device: str) -> Decoder:
+def _loaded(folder: Path, *, dtype: torch.dtype, device: str, weights: str) -> Decoder:
     try:
-        return load_decoder(folder, dtype=dtype, device=device)
+        if weights == AS_IS:
+            return load_decoder(folder, dtype=dtype, device=device)
+        return load_quantised(folder, bits=BITS[weights], dtype=dtype, device=device)
     except (MemoryError, RuntimeError) as error:
         if not _is_of_memory(error):
             raise
