@@ -14,6 +14,8 @@ by the rows in it.
 
 import argparse
 import os
+import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -40,6 +42,7 @@ LOG = CACHE / "engine_cpu.log"
 
 def main() -> None:
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # as by a key: engines end with this process
     try:
         folder = smollm2_folder()
     except Unavailable as reason:

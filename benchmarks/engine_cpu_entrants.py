@@ -67,7 +67,7 @@ def gguf_file() -> Path:
 
 OURS = "tandem"
 ENTRANTS = (
-    Entrant(OURS, _tandem, ("bf16", "fp32"), ("off",), ("suffix", "ngram")),
+    Entrant(OURS, _tandem, ("bf16", "fp32"), ("off",), ("suffix", "ngram", "self-int8", "self-int4")),
     Entrant("vllm", _vllm, ("fp32", "bf16"), ("eager", "compiled"), ("{plain}-ngram-4",)),
     Entrant("transformers", _transformers, ("fp32", "bf16"), ("plain",), ("lookup-3", "lookup-8", "assisted-4")),
     Entrant("llamacpp", _llamacpp, ("q4_1",), ("plain",), ("ngram",), weights="4 bits"),

@@ -29,6 +29,7 @@ from benchmarks.record import record
 from benchmarks.smollm2 import smollm2_folder
 from benchmarks.workload import read_prompts
 from tandem_runtime.domain.tokens import Proposal, SamplingParameters, Verification
+from tandem_runtime.engines.options import EngineOptions
 from tandem_runtime.engines.rejection import verify
 from tandem_runtime.engines.torch_engine.engine import DTYPES, TorchModel
 from tandem_runtime.engines.torch_engine.linear import multiplier_for
@@ -102,7 +103,7 @@ def loaded(folder: Path, dtype: str) -> Loaded:
 
 def token_seconds(model: TorchModel, folder: Path, prompt: Sequence[int]) -> float:
     """Between two tokens of a text, through the driver; the median of all gaps."""
-    engine = Tandem(model, folder, length=LENGTH)
+    engine = Tandem(model, EngineOptions(model=str(folder), max_length=LENGTH))
     try:
         (stream,) = engine.generate([list(prompt)], tokens=TOKENS, way="off")
     finally:
