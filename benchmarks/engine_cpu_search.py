@@ -47,17 +47,19 @@ class Search:
     absent: dict[str, str] = field(default_factory=dict)
 
     def enter(self, entrant: Entrant) -> None:
-        """Try its settings: dtypes and ways on all cores, then one thread, then speculation."""
-        most = cores()
-        for way in entrant.plain:
-            for dtype in entrant.dtypes:
-                self._try(entrant, Configuration(entrant.name, way, dtype, most), STREAMS)
+        """Try its settings: dtypes on all cores, other plain ways in the best dtype, one thread, speculation."""
+        most, (first, *others) = cores(), entrant.plain
+        for dtype in entrant.dtypes:
+            self._try(entrant, Configuration(entrant.name, first, dtype, most), STREAMS)
         best = self.best_plain(entrant.name, 1)
         if best is None:
             self.absent[entrant.name] = next(
                 (trial.why for trial in self.trials if trial.configuration.engine == entrant.name and trial.why), ""
             )
             return
+        for way in others:
+            self._try(entrant, Configuration(entrant.name, way, best.dtype, most), STREAMS)
+        best = self.best_plain(entrant.name, 1) or best
         if most > 1:
             self._try(entrant, Configuration(entrant.name, best.way, best.dtype, 1), (1,))
             best = self.best_plain(entrant.name, 1) or best
