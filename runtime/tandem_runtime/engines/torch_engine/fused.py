@@ -3,8 +3,9 @@
 Refuses to know caches, batching and files, as `model` does; training stays there.
 
 With a handful of rows, a step of a small model is spent on starting operations, not in them. So products that share
-their input become one, at load: Q, K and V, and the two halves of the feed-forward. The rotation is a table over
-positions, and turns the heads of queries and keys together: for a pair (a, b) of a head at angle t
+their input become one, at load: Q, K and V, and the two halves of the feed-forward. What lies between products is a
+`Step`'s. The rotation is a table over positions, and turns the heads of queries and keys together: for a pair (a, b) of
+a head at angle t
 
     (a, b) cos t + (b, a) (-sin t, sin t)
 """
@@ -16,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tandem_runtime.engines.torch_engine.model import Attend, Decoder, DecoderConfig, Linear, rotation_at
+from tandem_runtime.engines.torch_engine.between import Step
+from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig, Linear, rotation_at
 
 __all__ = ["FusedDecoder"]
 
@@ -58,22 +60,23 @@ class FusedDecoder:
         self.embedding: Tensor = weights["model.embed_tokens.weight"]
         self._head = weights.get("lm_head.weight", self.embedding)
         self._norm = weights["model.norm.weight"]
-        self._epsilon = torch.tensor(self.config.rms_norm_eps, device=self.embedding.device)
         self._layers = [
             _layer(weights, f"model.layers.{index}", self.config) for index in range(self.config.num_hidden_layers)
         ]
         self._table = _rotation_table(self.config, length, like=self.embedding)
 
-    def hidden(self, tokens: Tensor, positions: Tensor, attend: Attend, *, layers: int | None = None) -> Tensor:
+    def hidden(self, tokens: Tensor, positions: Tensor, step: Step, *, layers: int | None = None) -> Tensor:
         """As `Decoder.hidden`, for `tokens` and `positions` [n], by the first `layers` only; None: by all."""
         x = functional.embedding(tokens, self.embedding)
-        turns = self._table[positions]
-        for index, layer in enumerate(self._layers[:layers]):
-            queries, keys, values = self._heads(self._normed(x, layer.attention_norm), layer, turns)
-            x = x + self._product(attend(index, queries, keys, values).flatten(1), layer.out)
-            gate, up = self._product(self._normed(x, layer.feed_norm), layer.gate_up).chunk(2, dim=-1)
-            x = x + self._product(functional.silu(gate) * up, layer.down)
-        return self._normed(x, self._norm)
+        used = self._layers[:layers]
+        normed = step.normed(x, used[0].attention_norm)
+        for index, (layer, norm) in enumerate(zip(used, self._norms_after(used), strict=True)):
+            qkv = self._product(normed, layer.qkv)
+            mixed = step.mixed(index, qkv, layer.head_norms, self._table, positions)
+            x, normed = step.added(x, self._product(mixed, layer.out), layer.feed_norm)
+            gated = step.gated(self._product(normed, layer.gate_up))
+            x, normed = step.added(x, self._product(gated, layer.down), norm)
+        return normed
 
     def logits(self, hidden: Tensor) -> Tensor:
         """As `Decoder.logits`."""
@@ -83,23 +86,9 @@ class FusedDecoder:
         out = self._linear(x, product.weight)
         return out if product.bias is None else out + product.bias
 
-    def _heads(self, x: Tensor, layer: _Layer, turns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows [n, hidden] -> turned queries, turned keys, values, each [n, its heads, d]."""
-        heads, key_heads = self.config.num_attention_heads, self.config.num_key_value_heads
-        by_head = self._product(x, layer.qkv).view(len(x), -1, self.config.head_dim)
-        turning, values = torch.split(by_head, [heads + key_heads, key_heads], dim=1)
-        if layer.head_norms is not None:
-            turning = self._normed(turning, layer.head_norms)
-        cosine, sine = turns.chunk(2, dim=-1)
-        turned = torch.addcmul(turning * cosine, turning.roll(self.config.head_dim // 2, dims=-1), sine)
-        queries, keys = torch.split(turned, [heads, key_heads], dim=1)
-        return queries, keys, values
-
-    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        """`functional.rms_norm`, by the length of each row: half as many operations on a CPU."""
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
-        scale = torch.addcmul(self._epsilon, length, length, value=1 / x.shape[-1]).rsqrt_()
-        return (x * scale).to(x.dtype) * weight
+    def _norms_after(self, layers: Sequence[_Layer]) -> list[Tensor]:
+        """What norms the rows that each of `layers` makes."""
+        return [*(layer.attention_norm for layer in layers[1:]), self._norm]
 
 
 def _layer(weights: Mapping[str, nn.Parameter], name: str, config: DecoderConfig) -> _Layer:

@@ -51,9 +51,9 @@ class NativeProduct:
             product.restype = ctypes.c_int
 
     def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
-        (rows, inputs), outputs = x.shape, len(weight)
+        (rows, inputs), (outputs, taken) = x.shape, weight.shape
         x = x.contiguous()
-        if weight.shape != (outputs, inputs) or weight.dtype is not x.dtype or not weight.is_contiguous():
+        if taken != inputs or weight.dtype is not x.dtype or not weight.is_contiguous():
             raise ValueError(
                 f"a weight {list(weight.shape)} {weight.dtype} does not suit rows {list(x.shape)} {x.dtype}"
             )
