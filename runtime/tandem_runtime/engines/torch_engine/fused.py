@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from tandem_runtime.engines.torch_engine.between import Step
 from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig, Linear, rotation_at
+from tandem_runtime.engines.torch_engine.room import Room
 
 __all__ = ["FusedDecoder"]
 
@@ -57,11 +58,13 @@ class FusedDecoder:
         weights = dict(decoder.named_parameters())
         self.config = decoder.config
         self._linear = linear
-        self.embedding: Tensor = weights["model.embed_tokens.weight"]
-        self._head = weights.get("lm_head.weight", self.embedding)
+        room = _room_for([weight for weight in weights.values() if weight.dim() > 1])
+        self.embedding: Tensor = _joined([weights["model.embed_tokens.weight"]], room)
+        self._head = _joined([weights["lm_head.weight"]], room) if "lm_head.weight" in weights else self.embedding
         self._norm = weights["model.norm.weight"]
         self._layers = [
-            _layer(weights, f"model.layers.{index}", self.config) for index in range(self.config.num_hidden_layers)
+            _layer(weights, f"model.layers.{index}", self.config, room)
+            for index in range(self.config.num_hidden_layers)
         ]
         self._table = _rotation_table(self.config, length, like=self.embedding)
 
@@ -91,10 +94,10 @@ class FusedDecoder:
         return [*(layer.attention_norm for layer in layers[1:]), self._norm]
 
 
-def _layer(weights: Mapping[str, nn.Parameter], name: str, config: DecoderConfig) -> _Layer:
+def _layer(weights: Mapping[str, nn.Parameter], name: str, config: DecoderConfig, room: Room) -> _Layer:
     def joined(*parts: str) -> _Product:
         biases = [weights[bias] for part in parts if (bias := f"{name}.{part}_proj.bias") in weights]
-        weight = _joined([weights[f"{name}.{part}_proj.weight"] for part in parts])
+        weight = _joined([weights[f"{name}.{part}_proj.weight"] for part in parts], room)
         return _Product(weight, torch.cat([bias.detach() for bias in biases]) if biases else None)
 
     return _Layer(
@@ -113,12 +116,16 @@ def _head_norms(weights: Mapping[str, nn.Parameter], name: str, config: DecoderC
     return torch.cat((query.expand(config.num_attention_heads, -1), key.expand(config.num_key_value_heads, -1)))
 
 
-def _joined(weights: Sequence[nn.Parameter]) -> Tensor:
+def _room_for(weights: Sequence[Tensor]) -> Room:
+    return Room(sum(weight.numel() for weight in weights), count=len(weights), like=weights[0])
+
+
+def _joined(weights: Sequence[nn.Parameter], room: Room) -> Tensor:
     """Weights [outputs, inputs] as one of [all outputs, inputs], of which they become views."""
-    whole = torch.cat([weight.detach() for weight in weights])
+    whole = room.take(sum(map(len, weights)), weights[0].shape[1])
     parts = torch.split(whole, [len(weight) for weight in weights])
     for weight, part in zip(weights, parts, strict=True):
-        weight.data = part
+        weight.data = part.copy_(weight.detach())
     return whole
 
 
