@@ -26,7 +26,7 @@ typedef float four_floats __attribute__((vector_size(2 * LANES)));
 #define UNROLLED _Pragma("GCC unroll 8")
 #define ALL(number) ((number) - (floats){0})
 /* From so many numbers on, threads pay. */
-#define SHARED(numbers) num_threads((numbers) < 65536 ? 1 : threads)
+#define THREADS(numbers) ((numbers) < 65536 ? 1 : threads)
 
 INLINED long size_of(const int narrow) { return narrow ? 2 : 4; }
 
@@ -107,40 +107,30 @@ INLINED float inverse_length(floats squares, long length, float epsilon) {
     return 1.0f / sqrtf(total(squares) / length + epsilon);
 }
 
-/* x <- x + delta, where there is one; out <- the norm of x, by `weight` [width]. */
-INLINED void norm(char *x, const char *delta, const char *weight, char *out, long rows, long width, float epsilon, int threads,
-                  const int narrow) {
-    const long line = width * size_of(narrow);
-#pragma omp parallel for SHARED(rows * width)
-    for (long r = 0; r < rows; r++) {
-        char *row = x + r * line;
-        floats squares = {0};
-        for (long at = 0; at < width; at += LANES) {
-            floats value = load(row, at, width, narrow);
-            if (delta) {
-                value = rounded(value + load(delta + r * line, at, width, narrow), narrow);
-                store(row, at, width, value, narrow);
-            }
-            squares += value * value;
+/* One row: x <- x + delta, where there is one; out <- the norm of x, by `weight` [width]. */
+INLINED void norm_row(char *x, const char *delta, const char *weight, char *out, long width, float epsilon, const int narrow) {
+    floats squares = {0};
+    for (long at = 0; at < width; at += LANES) {
+        floats value = load(x, at, width, narrow);
+        if (delta) {
+            value = rounded(value + load(delta, at, width, narrow), narrow);
+            store(x, at, width, value, narrow);
         }
-        const float scale = inverse_length(squares, width, epsilon);
-        for (long at = 0; at < width; at += LANES) {
-            const floats value = rounded(load(row, at, width, narrow) * scale, narrow);
-            store(out + r * line, at, width, value * load(weight, at, width, narrow), narrow);
-        }
+        squares += value * value;
+    }
+    const float scale = inverse_length(squares, width, epsilon);
+    for (long at = 0; at < width; at += LANES) {
+        const floats value = rounded(load(x, at, width, narrow) * scale, narrow);
+        store(out, at, width, value * load(weight, at, width, narrow), narrow);
     }
 }
 
-/* gate_up [rows, 2 width] -> silu(gate) up [rows, width] */
-INLINED void gated(const char *gate_up, char *out, long rows, long width, int threads, const int narrow) {
-    const long line = width * size_of(narrow);
-#pragma omp parallel for SHARED(rows * width)
-    for (long r = 0; r < rows; r++)
-        for (long at = 0; at < width; at += LANES) {
-            const floats gate = load(gate_up + 2 * r * line, at, width, narrow);
-            const floats up = load(gate_up + (2 * r + 1) * line, at, width, narrow);
-            store(out + r * line, at, width, gate / (1.0f + exponential(-gate)) * up, narrow);
-        }
+/* One row: out <- silu(gate) up. */
+INLINED void gate_row(const char *gate, const char *up, char *out, long width, const int narrow) {
+    for (long at = 0; at < width; at += LANES) {
+        const floats value = load(gate, at, width, narrow);
+        store(out, at, width, value / (1.0f + exponential(-value)) * load(up, at, width, narrow), narrow);
+    }
 }
 
 /* One head in place: normed by `weight` [d], where there is one, and turned by `turns` [cosines, cosines, -sines, sines]. */
@@ -328,33 +318,45 @@ INLINED void attend_tile(const Attention *a, const Tile *tile, long head, float 
     }
 }
 
-/* Heads turn, and all rows write, before any attends: a query sees those of its step that stand before it. */
-INLINED void attend(const Attention *a, const int narrow) {
-    const long works = a->tile_count * a->kv_heads, line = a->d * size_of(narrow), turning = a->heads + a->kv_heads;
-#pragma omp parallel num_threads(a->threads)
-    {
-#pragma omp for
-        for (long i = 0; i < a->rows * turning; i++) {
-            const long row = i / turning, head = i % turning;
-            const char *norm = a->head_norms ? a->head_norms + head * line : 0;
-            turn_head(head_of(a, row, head, narrow), norm, a->table + a->positions[row] * 2 * line, a->d, a->epsilon, narrow);
-        }
-#pragma omp for
-        for (long i = 0; i < works; i++) write(a, a->tiles + i / a->kv_heads, i % a->kv_heads, narrow);
-#pragma omp for schedule(dynamic)
-        for (long i = 0; i < works; i++)
-            attend_tile(a, a->tiles + i / a->kv_heads, i % a->kv_heads, a->scratch + omp_get_thread_num() * a->each, narrow);
-    }
+INLINED void turn(const Attention *a, long row, long head, const int narrow) {
+    const long line = a->d * size_of(narrow);
+    const char *norm = a->head_norms ? a->head_norms + head * line : 0;
+    turn_head(head_of(a, row, head, narrow), norm, a->table + a->positions[row] * 2 * line, a->d, a->epsilon, narrow);
 }
 
+/* What Python calls. Loops over rows stand here, since a compiler makes a function of its own of each loop that threads
+ * share, in which `narrow` would not be constant.
+ *
+ * x [rows, width] <- x + delta, where there is one; out <- the norm of x.
+ * gate_up [rows, 2 width] -> out [rows, width].
+ * Heads turn, and all rows write, before any attends: a query sees those of its step that stand before it. */
 #define IN_BOTH_TYPES(type, narrow)                                                                                              \
     void norm_##type(char *x, const char *delta, const char *weight, char *out, long rows, long width, float epsilon, int threads) { \
-        norm(x, delta, weight, out, rows, width, epsilon, threads, narrow);                                                      \
+        const long line = width * size_of(narrow);                                                                               \
+        _Pragma("omp parallel for num_threads(THREADS(rows * width))")                                                                         \
+        for (long r = 0; r < rows; r++)                                                                                          \
+            norm_row(x + r * line, delta ? delta + r * line : 0, weight, out + r * line, width, epsilon, narrow);                \
     }                                                                                                                            \
     void gated_##type(const char *gate_up, char *out, long rows, long width, int threads) {                                      \
-        gated(gate_up, out, rows, width, threads, narrow);                                                                       \
+        const long line = width * size_of(narrow);                                                                               \
+        _Pragma("omp parallel for num_threads(THREADS(rows * width))")                                                                         \
+        for (long r = 0; r < rows; r++)                                                                                          \
+            gate_row(gate_up + 2 * r * line, gate_up + (2 * r + 1) * line, out + r * line, width, narrow);                       \
     }                                                                                                                            \
-    void attend_##type(const Attention *a) { attend(a, narrow); }
+    void attend_##type(const Attention *a) {                                                                                     \
+        const long turning = a->heads + a->kv_heads, works = a->tile_count * a->kv_heads;                                        \
+        _Pragma("omp parallel num_threads(a->threads)") {                                                                        \
+            _Pragma("omp for")                                                                                                   \
+            for (long i = 0; i < a->rows * turning; i++) turn(a, i / turning, i % turning, narrow);                              \
+            _Pragma("omp for")                                                                                                   \
+            for (long i = 0; i < works; i++) write(a, a->tiles + i / a->kv_heads, i % a->kv_heads, narrow);                      \
+            _Pragma("omp for schedule(dynamic)")                                                                                 \
+            for (long i = 0; i < works; i++) {                                                                                   \
+                float *own = a->scratch + omp_get_thread_num() * a->each;                                                        \
+                attend_tile(a, a->tiles + i / a->kv_heads, i % a->kv_heads, own, narrow);                                        \
+            }                                                                                                                    \
+        }                                                                                                                        \
+    }
 
 IN_BOTH_TYPES(float32, 0)
 IN_BOTH_TYPES(bfloat16, 1)
