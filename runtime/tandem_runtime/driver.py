@@ -7,19 +7,22 @@ Refuses to know HTTP, gRPC, tensors and settings, and to decide anything: the se
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, assert_never
 
 from tandem_runtime.domain.commands import Choose, Emit, Finish, OpenDraft, OpenTarget, Propose, Run, Spent, Verify
-from tandem_runtime.domain.errors import DraftLost, SessionLost, StaleOffset, TandemError, TargetLost
+from tandem_runtime.domain.errors import DraftLost, SessionLost, StaleOffset, TandemError, TargetLost, origin
 from tandem_runtime.domain.lookahead import Bounds, Lookahead
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.tokens import RunRounds, Verdict
 from tandem_runtime.ports import Clock, DraftEngine, Observer, TargetEngine
 
 _T = TypeVar("_T")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +109,9 @@ class _Executor:
         self._run: tuple[RunRounds, AsyncIterator[Verdict]] | None = None
         self._round_began = clock.monotonic()
         self._draft_seconds = 0.0
-        self.warm = False
-        """Whether the session's last round proposed something."""
+        self.warm = session.request.draft_is_free
+        """Whether the draft has read what was emitted: the session's last round proposed something, or reading is
+        free."""
 
     async def carry_out(self, command: OpenTarget | OpenDraft | Propose | Verify | Run) -> None:
         try:
@@ -147,6 +151,8 @@ class _Executor:
                 proposal = await _draft(limits.propose_seconds, self._drafter().propose(request))
                 self._draft_seconds = self._clock.monotonic() - began
                 self._session.proposed(proposal)
+                if not proposal.ids:
+                    self._lookahead.unanswered()
             case Verify(request):
                 began = self._clock.monotonic()
                 verdict = await _target(limits.verify_seconds, self._engines.target.verify(request))
@@ -185,7 +191,7 @@ class _Executor:
         round = self._session.verified(verdict, spent)
         self._round_began = now
         self._lookahead.learn(round, now, warm=self.warm)
-        self.warm = round.proposed > 0
+        self.warm = round.proposed > 0 or self._session.request.draft_is_free
         self._observer.round(round)
 
     def _drafter(self) -> DraftEngine:
@@ -224,6 +230,9 @@ async def _draft(limit_seconds: float, answer: Awaitable[_T]) -> _T:
         raise DraftLost(f"the draft gave no answer in {limit_seconds} s") from late
     except TandemError as failed:
         raise DraftLost(str(failed)) from failed
+    except Exception as fault:
+        log.error("the draft failed: %s", origin(fault))  # a traceback may quote what was said
+        raise DraftLost("the draft failed") from fault
 
 
 def _with(targets: list[TargetEngine], target: TargetEngine) -> list[TargetEngine]:

@@ -6,9 +6,11 @@ Refuses to know HTTP and where models come from.
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import ClassVar, assert_never
 
 from tandem_runtime.domain.policy import (
     ControlPolicy,
+    Drafter,
     ExactnessPolicy,
     PairRevision,
     Policy,
@@ -16,12 +18,15 @@ from tandem_runtime.domain.policy import (
     RoleHash,
     SpeculationPolicy,
 )
+from tandem_runtime.domain.suffix import EarlierOutputs
+from tandem_runtime.domain.tokens import Capabilities
+from tandem_runtime.drafters import EARLIER_BYTES, LookupDraft, draft_capabilities
 from tandem_runtime.engines.draft_loop import BatchedDraft
 from tandem_runtime.engines.pace import Pace
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.gateway.seats import Fleet
-from tandem_runtime.ports import Clock, StepModel
+from tandem_runtime.ports import Clock, DraftEngine, StepModel
 from tandem_runtime.replicas import Pool, Replica
 
 LOCAL_REVISION = RevisionName("local")
@@ -36,10 +41,20 @@ class LocalModel:
     model: StepModel
     facts: EngineFacts
     pace: Pace | None = None
+    drafter: ClassVar[Drafter] = Drafter.MODEL
+    """What it is as a draft."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A draft without a model. `bytes` bounds what it keeps of earlier outputs."""
+
+    drafter: Drafter
+    earlier_bytes: int = EARLIER_BYTES
 
 
 @contextmanager
-def local_fleet(target: LocalModel, draft: LocalModel | None, *, clock: Clock) -> Iterator[Fleet]:
+def local_fleet(target: LocalModel, draft: LocalModel | Lookup | None, *, clock: Clock) -> Iterator[Fleet]:
     """Engines that run while the block lasts, in pools of one replica each."""
     fleet = Fleet(Pool(), Pool())
     with ExitStack() as running:
@@ -48,23 +63,42 @@ def local_fleet(target: LocalModel, draft: LocalModel | None, *, clock: Clock) -
         replica = Replica(str(target.facts.incarnation), LOCAL_TARGET, engine, capabilities)
         running.enter_context(fleet.targets.holding(replica))
         if draft is not None:
-            drafter = running.enter_context(BatchedDraft(draft.model, draft.facts, clock=clock, pace=draft.pace))
-            capabilities = draft.facts.capabilities(draft.model)
-            guesser = Replica(str(draft.facts.incarnation), LOCAL_DRAFT, drafter, capabilities)
-            running.enter_context(fleet.drafts.holding(guesser))
+            running.enter_context(fleet.drafts.holding(_guesser(draft, target.facts, capabilities, clock, running)))
         yield fleet
+
+
+def _guesser(
+    draft: LocalModel | Lookup, facts: EngineFacts, target: Capabilities, clock: Clock, running: ExitStack
+) -> Replica[DraftEngine]:
+    """`facts` and `target` are the target's."""
+    match draft:
+        case LocalModel(model, own, pace):
+            drafter = running.enter_context(BatchedDraft(model, own, clock=clock, pace=pace))
+            return Replica(str(own.incarnation), LOCAL_DRAFT, drafter, own.capabilities(model))
+        case Lookup(kind, earlier_bytes):
+            earlier = EarlierOutputs(earlier_bytes)
+            lookup = LookupDraft(kind, target, clock, end_tokens=facts.end_tokens, earlier=earlier)
+            return Replica(kind.value, LOCAL_DRAFT, lookup, draft_capabilities(kind, target))
+        case _:
+            assert_never(draft)
 
 
 def local_policy(
     served_model_name: str,
     *,
-    has_draft: bool,
+    drafter: Drafter | None,
     speculation: SpeculationPolicy,
     control: ControlPolicy,
     exactness: ExactnessPolicy,
 ) -> Policy:
-    """The policy of one pair that gets everything."""
-    revision = PairRevision(LOCAL_REVISION, LOCAL_TARGET, LOCAL_DRAFT if has_draft else None, weight=100)
+    """The policy of one pair that gets everything. `drafter` None: the target alone."""
+    revision = PairRevision(
+        LOCAL_REVISION,
+        LOCAL_TARGET,
+        None if drafter is None else LOCAL_DRAFT,
+        weight=100,
+        drafter=drafter or Drafter.MODEL,
+    )
     return Policy(
         number=1,
         served_model_name=served_model_name,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # each command imports what it needs when it is asked for
     from tandem_runtime.engines.options import EngineOptions
     from tandem_runtime.gateway.server import Listening
     from tandem_runtime.gateway.serving import Limits
+    from tandem_runtime.local import Lookup
     from tandem_runtime.serve import PairOptions
 
 LARGEST_NUMBER = 10_000_000
@@ -33,6 +34,10 @@ LARGEST_NUMBER = 10_000_000
 
 LARGEST_MEMORY = 10**15
 """Of bytes."""
+
+DRAFTERS = {"ngram": policy.Drafter.NGRAM, "suffix": policy.Drafter.SUFFIX}
+MOST_DRAFT_TOKENS, MOST_LOOKUP_TOKENS = 8, 16
+"""What is looked up costs nothing to propose."""
 
 
 class SystemClock:
@@ -259,7 +264,20 @@ def _listening(arguments: argparse.Namespace, *, notice_seconds: float = 3.0) ->
 def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--target", required=True, metavar="PATH", help="a model folder, or scripted:module:function")
-    add("--draft", metavar="PATH", help="likewise; left out, the target serves alone")
+    drafts = parser.add_mutually_exclusive_group()
+    drafts.add_argument("--draft", metavar="PATH", help="a model that proposes, given likewise")
+    drafts.add_argument(
+        "--drafter",
+        choices=tuple(DRAFTERS),
+        help="propose without a model what followed in the prompt and the output so far: ngram looks for the last few"
+        " tokens, suffix for the longest match, in the tenant's earlier outputs too (default: nothing is proposed)",
+    )
+    add(
+        "--drafter-bytes",
+        type=partial(positive_number, most=LARGEST_MEMORY),
+        default=64 * 2**20,
+        help="memory for the earlier outputs that --drafter suffix looks in (default %(default)s)",
+    )
     add("--name", help="the model's name in the API (default: the target folder's)")
     _add_api_arguments(parser)
     _add_engine_arguments(parser)
@@ -275,7 +293,9 @@ def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="fewest tokens proposed at once (default %(default)s)",
     )
     add(
-        "--max-draft-tokens", type=positive_number, default=8, help="most tokens proposed at once (default %(default)s)"
+        "--max-draft-tokens",
+        type=positive_number,
+        help=f"most tokens proposed at once (default {MOST_DRAFT_TOKENS}, with --drafter {MOST_LOOKUP_TOKENS})",
     )
     add("--off-percent", type=_percent, default=0, help="time slots with speculation off, to compare (default none)")
     add(
@@ -317,17 +337,14 @@ def _run_serve(arguments: argparse.Namespace, _settings: Settings) -> int:
 def _pair_options(arguments: argparse.Namespace) -> "PairOptions":
     from tandem_runtime.serve import PairOptions  # noqa: PLC0415  # engines and HTTP, only for who serves
 
-    if arguments.min_draft_tokens > arguments.max_draft_tokens:
-        raise SettingRefused(
-            f"--min-draft-tokens {arguments.min_draft_tokens} is above --max-draft-tokens {arguments.max_draft_tokens}"
-        )
-    if arguments.max_draft_tokens > policy.LONGEST_PROPOSAL:
-        raise SettingRefused(
-            f"--max-draft-tokens {arguments.max_draft_tokens} is above {policy.LONGEST_PROPOSAL}, the longest proposal"
-        )
+    most = arguments.max_draft_tokens or (MOST_LOOKUP_TOKENS if arguments.drafter else MOST_DRAFT_TOKENS)
+    if arguments.min_draft_tokens > most:
+        raise SettingRefused(f"--min-draft-tokens {arguments.min_draft_tokens} is above --max-draft-tokens {most}")
+    if most > policy.LONGEST_PROPOSAL:
+        raise SettingRefused(f"--max-draft-tokens {most} is above {policy.LONGEST_PROPOSAL}, the longest proposal")
     return PairOptions(
         target=_engine_options(arguments, arguments.target, arguments.pace_target),
-        draft=None if arguments.draft is None else _engine_options(arguments, arguments.draft, arguments.pace_draft),
+        draft=_draft_options(arguments),
         tokenizer=arguments.tokenizer,
         name=arguments.name,
         auth_file=arguments.auth_file,
@@ -335,13 +352,21 @@ def _pair_options(arguments: argparse.Namespace) -> "PairOptions":
             mode=policy.SpeculationMode(arguments.mode),
             verification=policy.VerificationChoice(arguments.verification),
             min_draft_tokens=arguments.min_draft_tokens,
-            max_draft_tokens=arguments.max_draft_tokens,
+            max_draft_tokens=most,
         ),
         control=policy.ControlPolicy(off_percent=arguments.off_percent),
         exactness=policy.ExactnessPolicy(arguments.replay_basis_points),
         limits=_limits(arguments),
         listening=_listening(arguments, notice_seconds=0.0),
     )
+
+
+def _draft_options(arguments: argparse.Namespace) -> "EngineOptions | Lookup | None":
+    from tandem_runtime.local import Lookup  # noqa: PLC0415  # engines, only for who serves
+
+    if arguments.drafter is not None:
+        return Lookup(DRAFTERS[arguments.drafter], arguments.drafter_bytes)
+    return None if arguments.draft is None else _engine_options(arguments, arguments.draft, arguments.pace_draft)
 
 
 def _add_fetch_arguments(parser: argparse.ArgumentParser) -> None:

@@ -174,9 +174,25 @@ class _MemoryFigures(Collector):
         yield CounterMetricFamily("tandem_engine_preemptions", about, value=counts.preemptions)
         about = "Tokens that were computed, and tokens of which keys and values were known already."
         tokens = CounterMetricFamily("tandem_engine_tokens", about, labels=["source"])
-        tokens.add_metric(["computed"], counts.computed_tokens)
+        tokens.add_metric(["computed"], sum(counts.computed.values()))
         tokens.add_metric(["known"], counts.cached_tokens)
         yield tokens
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _QueueFigures(Collector):
+    """What waits for this role's engine, and what was computed by how urgent it was."""
+
+    running: BatchedEngine
+
+    def collect(self) -> Iterator[Metric]:
+        about = "Rounds that the engine has not answered yet."
+        yield GaugeMetricFamily("tandem_engine_waiting_rounds", about, value=self.running.waiting)
+        about = "Tokens that were computed, by how urgent their session was."
+        rows = CounterMetricFamily("tandem_engine_rows", about, labels=["priority"])
+        for priority, count in self.running.memory.computed.items():
+            rows.add_metric([priority.name.lower()], count)
+        yield rows
 
 
 @dataclass(slots=True)
@@ -225,6 +241,7 @@ async def _serve(
         state.server, state.engine, state.starting = server, engine, None
         state.registry.register(_StepFigures(engine.pace))
         state.registry.register(_MemoryFigures(engine))
+        state.registry.register(_QueueFigures(engine.running))
         determinism = engine.model.determinism
         logger.info("serving role=%s address=%s:%d determinism=%s", name, options.host, server.port, determinism)
         await ending.wait()

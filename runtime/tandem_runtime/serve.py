@@ -16,7 +16,7 @@ from tandem_runtime.engines.scripted import SCHEME
 from tandem_runtime.gateway.keys import ApiKeys
 from tandem_runtime.gateway.server import Listening, Ports, serve_gateway
 from tandem_runtime.gateway.serving import Books, Gateway, Limits
-from tandem_runtime.local import LocalModel, local_fleet, local_policy
+from tandem_runtime.local import LocalModel, Lookup, local_fleet, local_policy
 from tandem_runtime.policy import PolicyInForce
 from tandem_runtime.ports import Clock
 from tandem_runtime.role_server import load_model
@@ -29,7 +29,7 @@ class PairOptions:
     """A pair and how it speculates. `draft` absent: the target alone. `tokenizer` absent: the target's own."""
 
     target: EngineOptions
-    draft: EngineOptions | None
+    draft: EngineOptions | Lookup | None
     tokenizer: Path | None
     name: str | None
     auth_file: Path | None
@@ -47,15 +47,15 @@ async def serve_pair(
     tokenizer = FolderTokenizer(_tokenizer_folder(options))
     keys = None if options.auth_file is None else ApiKeys.from_file(options.auth_file)
     target = await _load(options.target, clock)
-    draft = None if options.draft is None else await _load(options.draft, clock)
-    if draft is not None and draft.facts.tokenizer_digest != target.facts.tokenizer_digest:
+    draft = await _load(options.draft, clock) if isinstance(options.draft, EngineOptions) else options.draft
+    if isinstance(draft, LocalModel) and draft.facts.tokenizer_digest != target.facts.tokenizer_digest:
         raise ModelRefused(
             "the tokenizers of --draft and --target differ, so their ids mean different texts; choose a draft that was"
             " trained with the target's tokenizer, or leave --draft out"
         )
     policy = local_policy(
         served_name(options),
-        has_draft=draft is not None,
+        drafter=None if draft is None else draft.drafter,
         speculation=options.speculation,
         control=options.control,
         exactness=options.exactness,

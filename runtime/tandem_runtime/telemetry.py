@@ -12,9 +12,10 @@ Refuses to know what they are judged by: the operator reads `/internal/evidence`
 rounds that read a prompt; output tokens do not.
 """
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from tandem_runtime.domain.evidence import Arm
+from tandem_runtime.domain.policy import Drafter
 from tandem_runtime.domain.replay import Result
 from tandem_runtime.domain.tokens import Round
 
@@ -36,6 +37,12 @@ class Metrics:
         self._positions = self._counter(
             "spec_decode_num_accepted_tokens_per_pos", "Accepted tokens by position in the proposal.", "position"
         )
+        self._drafter = Gauge(
+            "tandem_drafter_info",
+            "What makes a revision's proposals.",
+            ("revision", "drafter"),
+            registry=self.registry,
+        )
         self._output = self._counter("output_tokens", "Tokens of answers, end tokens included.")
         self._decode = self._counter("decode_seconds", "Seconds of decoding, summed over sequences.")
         self._requests = self._counter("requests", "Requests by HTTP status; 499 is a caller that left.", "code")
@@ -52,12 +59,13 @@ class Metrics:
             "inter_token_latency_seconds", "Between two emissions of a sequence.", INTER_TOKEN_BUCKETS
         )
 
-    def add_round(self, round: Round, *, revision: str, arm: Arm) -> None:
+    def add_round(self, round: Round, *, revision: str, arm: Arm, drafter: Drafter) -> None:
         self._output.labels(revision, arm).inc(round.emitted)
         if not round.prefill:
             self._decode.labels(revision, arm).inc(round.seconds)
             self._between.labels(revision, arm).observe(round.seconds)
         if round.proposed:
+            self._drafter.labels(revision, drafter.value).set(1)
             self._drafts.labels(revision, arm).inc()
             self._proposed.labels(revision, arm).inc(round.proposed)
             self._accepted.labels(revision, arm).inc(round.accepted)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from benchmarks.verify_cost import made_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from tandem_runtime.domain.noise import Salt, bits, gumbel, key, uniform
 from tandem_runtime.domain.tokens import SamplingParameters
 from tandem_runtime.engines import coupling, noise_words, sampler
 from tandem_runtime.engines.ranking import first_ranked
+from tandem_runtime.engines.screens import NumpyScreens
 from tandem_runtime.ports import Logits
 
 VOCAB = 1500
@@ -90,6 +92,38 @@ def test_every_kind_of_row_gives_the_choice_of_the_domain(
     for position, temperature in enumerate(TEMPERATURES):
         row = made(chance).astype(kind)
         asked = SamplingParameters(seed=position, temperature=temperature, **filters)
+        assert sampler.coupled_choice(row, asked, position) == sampling.coupled_choice(row.tolist(), asked, position)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_where_there_is_no_compiler_the_choice_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coupling, "screens", lambda: NumpyScreens("by numpy"))
+    chance = np.random.default_rng(6)
+    for position, name_of_filters in enumerate(("none", "top-p", "top-p and min-p")):
+        row = ROWS[name](chance).astype(np.float32)
+        asked = SamplingParameters(seed=position, temperature=1.2, **FILTERS[name_of_filters])
+        assert sampler.coupled_choice(row, asked, position) == sampling.coupled_choice(row.tolist(), asked, position)
+
+
+@pytest.mark.parametrize("temperature", [1e7, 1e37, 1e39, 1e300])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_a_temperature_that_flattens_all_gives_the_choice_of_the_domain(
+    temperature: float, kind: type[np.floating]
+) -> None:
+    chance = np.random.default_rng(7)
+    for position in range(6):
+        row = ROWS["largest numbers"](chance).astype(kind)
+        asked = SamplingParameters(seed=position, temperature=temperature, top_p=0.6)
+        assert sampler.coupled_choice(row, asked, position) == sampling.coupled_choice(row.tolist(), asked, position)
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_p": 0.9}], ids=str)
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.5])
+def test_a_row_as_of_a_model_gives_the_choice_of_the_domain(temperature: float, filters: dict[str, Any]) -> None:
+    """As `benchmarks.verify_cost` makes them: a wide bulk under a head, at the vocabulary that is measured."""
+    for position, dtype in enumerate(("fp32", "bf16")):
+        row = made_rows(49_152, dtype)[position]
+        asked = SamplingParameters(seed=4, temperature=temperature, **filters)
         assert sampler.coupled_choice(row, asked, position) == sampling.coupled_choice(row.tolist(), asked, position)
 
 
@@ -173,6 +207,7 @@ def test_few_tokens_get_logarithms(name: str, monkeypatch: pytest.MonkeyPatch) -
         return whole(words)
 
     monkeypatch.setattr(coupling, "gumbels", counting)
+    monkeypatch.setattr(coupling, "screens", lambda: NumpyScreens("by numpy"))
     chance = np.random.default_rng(8)
     for position in range(50):
         rows = [ROWS[name](chance) for _ in range(20)]

@@ -286,6 +286,18 @@ def test_probes_of_three_rounds_back_off_to_one_in_128_rounds() -> None:
     assert (waits[:8], max(waits)) == ([1, 1, 17, 1, 1, 33, 1, 1], 129)
 
 
+def test_a_probe_that_meets_nothing_to_offer_is_not_over() -> None:
+    lookahead = Lookahead(replace(belief(0.02), k=0, plain_rounds=8))
+    asked = []
+    for _ in range(6):
+        asked.append(lookahead.choose(WIDE, 16, 0.0, warm=True))
+        lookahead.unanswered()
+    assert asked == [2] * 6
+    lookahead = Lookahead(belief(0.9))
+    lookahead.unanswered()
+    assert lookahead.belief == belief(0.9)
+
+
 def test_only_one_of_many_sessions_takes_a_probe() -> None:
     known = replace(belief(0.02), k=0, plain_rounds=8)
     lookahead = Lookahead(known)

@@ -25,9 +25,9 @@ from tandem_runtime.domain.tokens import (
 )
 from tandem_runtime.driver import Deadlines, Engines, generate
 from tandem_runtime.engines.draft_loop import BatchedDraft
+from tandem_runtime.engines.planning import CHUNK_TOKENS, StepSize
 from tandem_runtime.engines.scripted import Script, ScriptedModel
 from tandem_runtime.engines.sessions import EngineFacts
-from tandem_runtime.engines.step_loop import CHUNK_TOKENS
 from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.ports import DraftEngine, TargetEngine
 
@@ -108,11 +108,12 @@ async def stage_of(target: Script, *drafts: Script, chunk_tokens: int = CHUNK_TO
         return ScriptedModel(script, max_length=LONGEST)
 
     targets = [
-        BatchedTarget(model(target), facts(name), clock=CountedClock(), chunk_tokens=chunk_tokens)
+        BatchedTarget(model(target), facts(name), clock=CountedClock(), size=StepSize(chunk_tokens))
         for name in ("first", "second")
     ]
     drafters = [
-        BatchedDraft(model(draft), facts("draft"), clock=CountedClock(), chunk_tokens=chunk_tokens) for draft in drafts
+        BatchedDraft(model(draft), facts("draft"), clock=CountedClock(), size=StepSize(chunk_tokens))
+        for draft in drafts
     ]
     started = [*targets, *drafters]
     for engine in started:

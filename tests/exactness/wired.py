@@ -19,6 +19,7 @@ from tests.seams.wire_peers import connected, served
 from tandem_runtime.domain.errors import BadRequest
 from tandem_runtime.domain.tokens import Incarnation
 from tandem_runtime.engines.draft_loop import BatchedDraft
+from tandem_runtime.engines.planning import StepSize
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.engines.torch_engine.engine import TorchModel
@@ -51,7 +52,7 @@ async def wired(group: Group, speculating: bool) -> AsyncIterator[Stage]:
 
         async def target(name: str) -> RemoteTarget:
             model = _model(_target(group.world), dtype, kv_blocks=TIGHT_BLOCKS)
-            engine = BatchedTarget(model, _facts(name), clock=CountedClock(), chunk_tokens=group.chunk_tokens)
+            engine = BatchedTarget(model, _facts(name), clock=CountedClock(), size=StepSize(group.chunk_tokens))
             stack.enter_context(engine)
             server = await stack.enter_async_context(served(TargetRole(engine)))
             return await stack.enter_async_context(connected(RemoteTarget, server.port))

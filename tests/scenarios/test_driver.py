@@ -69,7 +69,7 @@ class HandClock:
 Fault = Callable[[], Awaitable[None]]
 
 
-def raising(error: TandemError) -> Fault:
+def raising(error: Exception) -> Fault:
     async def fail() -> None:
         raise error
 
@@ -243,6 +243,7 @@ async def test_without_a_draft_no_k_is_asked_for() -> None:
         raising(Overloaded("full")),
         raising(SessionLost("who?")),
         raising(NotANumber()),
+        raising(ZeroDivisionError("a fault of its own")),
         hanging,
     ],
 )
@@ -362,6 +363,43 @@ async def test_the_allowance_is_asked_every_round() -> None:
         async for item in items:
             stage.bounds = OFF if isinstance(item, Emit) else stage.bounds
     assert [round.proposed for round in stage.observer.rounds] == [4] + [0] * 13
+
+
+@dataclass
+class SometimesDraft(ChainDraft):
+    """Has something to offer at every fourth place only, and says so at no cost."""
+
+    async def propose(self, request: ProposeRound) -> Proposal:
+        if (request.base + len(request.committed)) % 4:
+            held = self.holds[request.session]
+            held[self.prompt_tokens + request.base :] = request.committed
+            await self.called("propose")
+            return Proposal()
+        return await super().propose(request)
+
+
+@pytest.mark.parametrize("is_free", [True, False])
+async def test_a_draft_that_asking_costs_nothing_is_asked_again_behind_each_token(is_free: bool) -> None:
+    request = replace(Stage().request, draft_is_free=is_free)
+    stage = Stage(draft=SometimesDraft(), request=request, bounds=Bounds(2, 2, Mode.ALWAYS))
+    assert await stage.answer() == PLAIN
+    assert stage.draft is not None
+    rounds, asked = stage.observer.rounds, stage.draft.calls.count("propose")
+    assert rounds[0].proposed == 2
+    assert asked == (len(rounds) - 1 if is_free else 2)  # behind the last token but one nothing fits any more
+    assert (sum(round.proposed for round in rounds) > 2) == is_free
+
+
+async def test_nothing_to_offer_is_no_rejection() -> None:
+    request = replace(Stage().request, draft_is_free=True)
+    stage = Stage(draft=SometimesDraft(), request=request, bounds=Bounds(1, 8))
+    await stage.answer()
+    belief, rounds = stage.lookahead.belief, stage.observer.rounds
+    examined, accepted = sum(r.examined for r in rounds), sum(r.accepted for r in rounds)
+    assert (sum(t.rejected > 0 for t in belief.tallies) > 0) == (accepted < examined)
+    assert belief.costs.plain_token is not None
+    assert belief.costs.plain_token.value == pytest.approx(0.015)
+    assert belief.costs.draft_token is not None  # learnt behind plain rounds too: such a draft is always warm
 
 
 async def test_rounds_tell_what_they_cost_and_when_they_were() -> None:

@@ -20,7 +20,7 @@ from tandem_runtime.gateway.app import Api
 from tandem_runtime.gateway.keys import ApiKeys
 from tandem_runtime.gateway.serving import Books, Gateway, Limits
 from tandem_runtime.grammar import table_grammars
-from tandem_runtime.local import LocalModel, local_fleet, local_policy
+from tandem_runtime.local import LocalModel, Lookup, local_fleet, local_policy
 from tandem_runtime.policy import PolicyInForce
 from tandem_runtime.ports import StepModel
 from tandem_runtime.telemetry import Metrics
@@ -106,7 +106,7 @@ class Running:
 @asynccontextmanager
 async def running_gateway(
     target: StepModel | Script,
-    draft: StepModel | Script | None = None,
+    draft: StepModel | Script | Lookup | None = None,
     *,
     table: Sequence[bytes] = LETTERS,
     end_tokens: Sequence[TokenId] = (),
@@ -118,17 +118,19 @@ async def running_gateway(
     draft_length: int = 256,
 ) -> AsyncIterator[Running]:
     clock = ShiftedClock()
-    pair = (
-        local(target, "target", end_tokens=end_tokens, max_length=max_length, table=table),
-        None if draft is None else local(draft, "draft", end_tokens=end_tokens, max_length=draft_length, table=table),
-    )
-    with local_fleet(*pair, clock=clock) as fleet:
+    model = local(target, "target", end_tokens=end_tokens, max_length=max_length, table=table)
+    guesser: LocalModel | Lookup | None
+    if draft is None or isinstance(draft, Lookup):
+        guesser = draft
+    else:
+        guesser = local(draft, "draft", end_tokens=end_tokens, max_length=draft_length, table=table)
+    with local_fleet(model, guesser, clock=clock) as fleet:
         gateway = Gateway(
             tokenizer=TableTokenizer(table, end_tokens=frozenset(end_tokens)),
             in_force=PolicyInForce(
                 local_policy(
                     "chat",
-                    has_draft=draft is not None,
+                    drafter=None if guesser is None else guesser.drafter,
                     speculation=speculation or SpeculationPolicy(),
                     control=control or ControlPolicy(off_percent=0),
                     exactness=ExactnessPolicy(0),

@@ -28,6 +28,7 @@ from tandem_runtime.domain.tokens import (
     VerifyRound,
 )
 from tandem_runtime.engines.draft_loop import BatchedDraft
+from tandem_runtime.engines.planning import StepSize
 from tandem_runtime.engines.scripted import Script, ScriptedModel, chain_logits
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
@@ -90,7 +91,7 @@ def propose_of(name: str, k: int) -> ProposeRound:
 
 
 def target_of(model: WatchedModel, *, chunk: int = 256) -> BatchedTarget:
-    return BatchedTarget(model, FACTS, clock=SystemClock(), chunk_tokens=chunk)
+    return BatchedTarget(model, FACTS, clock=SystemClock(), size=StepSize(chunk))
 
 
 async def enter(model: WatchedModel) -> None:
@@ -367,24 +368,6 @@ async def test_stopping_fails_what_is_under_way_and_what_comes_later(monkeypatch
         with pytest.raises(TargetLost):
             await lost
     await target.close(SessionId("a"))
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_a_bug_in_the_loop_itself_fails_its_callers_and_leaves_none_waiting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = WatchedModel()
-
-    def broken(*_: object) -> None:
-        raise ZeroDivisionError
-
-    with target_of(model) as target:
-        await target.open(opening("a"))
-        monkeypatch.setattr(model.blocks, "extend", broken)
-        for _ in range(2):
-            with pytest.raises(TargetLost):
-                await target.verify(round_of("a"))
-        await target.close(SessionId("a"))
 
 
 async def test_seconds_and_memory_are_told_with_the_verdict() -> None:

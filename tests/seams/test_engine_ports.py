@@ -32,6 +32,7 @@ from tandem_runtime.domain.tokens import (
     VerifyRound,
 )
 from tandem_runtime.engines.draft_loop import BatchedDraft
+from tandem_runtime.engines.planning import StepSize
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.ports import StepModel
@@ -60,7 +61,7 @@ def facts(*, end_tokens: frozenset[TokenId] = frozenset()) -> EngineFacts:
 
 
 def target_of(model: StepModel, *, end_tokens: frozenset[TokenId] = frozenset(), chunk: int = 256) -> BatchedTarget:
-    return BatchedTarget(model, facts(end_tokens=end_tokens), clock=SystemClock(), chunk_tokens=chunk)
+    return BatchedTarget(model, facts(end_tokens=end_tokens), clock=SystemClock(), size=StepSize(chunk))
 
 
 def draft_of(model: StepModel) -> BatchedDraft:

@@ -70,6 +70,8 @@ async def test_a_target_tells_how_much_memory_it_holds() -> None:
     )
     assert figures['tandem_engine_tokens_total{source="computed"}'] == 1000
     assert figures["tandem_engine_preemptions_total"] == 0
+    assert figures['tandem_engine_rows_total{priority="interactive"}'] == 1000
+    assert figures['tandem_engine_rows_total{priority="background"}'] == figures["tandem_engine_waiting_rounds"] == 0
 
 
 async def test_a_paced_target_tells_the_seconds_of_its_steps_beside_those_of_its_work() -> None:

@@ -105,6 +105,9 @@ def test_the_admin_port_tells_metrics_evidence_and_readiness(tmp_path: Path) -> 
         ((*PAIR, "--tokenizer", "{letters}", "--port", "{taken}"), 1, "cannot listen on 127.0.0.1:{taken}"),
         ((*PAIR, "--off-percent", "101"), 2, "'101' is no whole percentage"),
         ((*PAIR, "--replay-basis-points", "10001"), 2, "'10001' is no whole number from 0 to 10000"),
+        ((*PAIR, "--drafter", "suffix"), 2, "--drafter: not allowed with argument --draft"),
+        ((*PAIR[:2], "--drafter", "tree"), 2, "invalid choice: 'tree'"),
+        ((*PAIR[:2], "--drafter", "ngram", "--min-draft-tokens", "17"), 1, "above --max-draft-tokens 16"),
         ((), 2, "--target"),
     ],
 )

@@ -25,6 +25,7 @@ from tandem_runtime.domain.tokens import (
     Verification,
     VerifyRound,
 )
+from tandem_runtime.engines.planning import StepSize
 from tandem_runtime.engines.scripted import ScriptedModel
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
@@ -63,7 +64,7 @@ class CountingModel(ScriptedModel):
 
 
 def target_of(model: StepModel, *, chunk: int = 64, patience: float = 0.0) -> BatchedTarget:
-    return BatchedTarget(model, FACTS, clock=SystemClock(), chunk_tokens=chunk, patience_seconds=patience)
+    return BatchedTarget(model, FACTS, clock=SystemClock(), size=StepSize(chunk), patience_seconds=patience)
 
 
 def opening(name: str, prompt: tuple[TokenId, ...], tenant: str | None = "a") -> OpenSession:

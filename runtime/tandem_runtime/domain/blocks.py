@@ -70,7 +70,11 @@ class Blocks:
     def __init__(self, count: int, *, block_tokens: int) -> None:
         self.count = count
         self.block_tokens = block_tokens
-        self._free = [BlockId(block) for block in reversed(range(count))]
+        self.clear()
+
+    def clear(self) -> None:
+        """All blocks are free, and nothing is known; the tables that there were are worth nothing any more."""
+        self._free = [BlockId(block) for block in reversed(range(self.count))]
         self._references: dict[BlockId, int] = {}
         self._known: dict[Key, BlockId] = {}
         self._keys: dict[BlockId, Key] = {}

@@ -10,6 +10,7 @@ from tandem_runtime.domain.stopping import Decode, Endings
 from tandem_runtime.domain.tokens import (
     FinishReason,
     OpenSession,
+    Priority,
     ProposeRound,
     RunRounds,
     SamplingParameters,
@@ -38,7 +39,11 @@ class Request:
     logprobs: int | None = None
     vocab_size: int | None = None
     tenant: str | None = None
-    """As `OpenSession.tenant`."""
+    weight: float = 1.0
+    priority: Priority = Priority.INTERACTIVE
+    """As in `OpenSession`, all three."""
+    draft_is_free: bool = False
+    """Asking the draft costs next to nothing: one that had nothing to offer is asked again behind the next token."""
 
 
 @dataclass(frozen=True, slots=True)

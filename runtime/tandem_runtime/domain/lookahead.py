@@ -186,6 +186,11 @@ def learn(belief: Belief, round: Round, now: float, *, warm: bool) -> Belief:
     return replace(belief, tallies=tuple(tallies), costs=costs, plain_rounds=plain_rounds)
 
 
+def unanswered(belief: Belief) -> Belief:
+    """The belief after a draft had nothing to offer: that is no rejection, and no round of a probe."""
+    return replace(belief, probe_left=belief.probe_left + 1) if belief.k == 0 else belief
+
+
 def hear(belief: Belief, *, matched: int, examined: int) -> Belief:
     """The belief after a draft was asked about `examined` tokens that the target emitted without it.
 
@@ -339,6 +344,10 @@ class Lookahead:
 
     def learn(self, round: Round, now: float, *, warm: bool) -> None:
         self.belief = learn(self.belief, round, now, warm=warm)
+
+    def unanswered(self) -> None:
+        """A draft was asked for a proposal and had none."""
+        self.belief = unanswered(self.belief)
 
     def hear(self, *, matched: int, examined: int) -> None:
         """What a draft would have had accepted of an answer without it."""

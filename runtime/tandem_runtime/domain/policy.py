@@ -62,6 +62,14 @@ class VerificationChoice(StrEnum):
     REJECTION = "Rejection"
 
 
+class Drafter(StrEnum):
+    """What makes a revision's proposals: a model, or a lookup in the text so far, within the gateway."""
+
+    MODEL = "Model"
+    NGRAM = "NGram"
+    SUFFIX = "Suffix"
+
+
 @dataclass(frozen=True, slots=True)
 class PairRevision:
     """One revision as traffic sees it. `draft` is absent for a pair without one; `weight` is in whole percent."""
@@ -72,6 +80,7 @@ class PairRevision:
     weight: int
     shadow: bool = False
     speculate: bool = True
+    drafter: Drafter = Drafter.MODEL
 
 
 @dataclass(frozen=True, slots=True)

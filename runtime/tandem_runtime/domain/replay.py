@@ -17,7 +17,16 @@ from enum import StrEnum
 from tandem_runtime.domain.errors import StaleOffset
 from tandem_runtime.domain.policy import BASIS_POINTS, ExactnessPolicy
 from tandem_runtime.domain.routing import hash64
-from tandem_runtime.domain.tokens import Incarnation, OpenSession, RunRounds, SessionId, TokenId, Verdict, Verification
+from tandem_runtime.domain.tokens import (
+    Incarnation,
+    OpenSession,
+    Priority,
+    RunRounds,
+    SessionId,
+    TokenId,
+    Verdict,
+    Verification,
+)
 
 BITWISE = "Bitwise"
 """The determinism of a target whose logits hang on the prefix alone, to the last bit."""
@@ -55,7 +64,9 @@ class Replay:
 
     def __init__(self, opening: OpenSession, output: tuple[TokenId, ...]) -> None:
         name = SessionId(f"{opening.session}-replay")
-        self._asked = replace(opening, session=name, output=(), max_tokens=len(output), logprobs=None)
+        self._asked = replace(
+            opening, session=name, output=(), max_tokens=len(output), logprobs=None, priority=Priority.BACKGROUND
+        )
         self._output = output
         self._equal = 0
         self._differs = False

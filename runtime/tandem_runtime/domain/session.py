@@ -218,7 +218,8 @@ class Session:
     def _will_run(self, signal: Signal = Signal.WILL_RUN) -> None:
         self._move(signal)
         offset = len(self._output)
-        tokens = min(RUN_TOKENS, self._budget - offset)
+        asks_again = signal is Signal.NOTHING_PROPOSED and self.request.draft_is_free
+        tokens = min(1 if asks_again else RUN_TOKENS, self._budget - offset)
         self._run = RunRounds(self.request.session, self._target.incarnation, len(self._ks), offset, tokens)
 
     def _most(self) -> int:
@@ -241,6 +242,8 @@ class Session:
             max_tokens=max_tokens,
             logprobs=request.logprobs,
             tenant=request.tenant,
+            weight=request.weight,
+            priority=request.priority,
         )
 
     def _admitted(self, proposal: Proposal) -> Proposal:

@@ -11,7 +11,7 @@ prompt excluded; position t of the output is the token at offset t.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import NewType, TypeAlias
 
 from tandem_runtime.domain.errors import BadRequest
@@ -28,6 +28,17 @@ class Verification(StrEnum):
     COUPLED = "Coupled"
     BLOCK = "Block"
     REJECTION = "Rejection"
+
+
+class Priority(IntEnum):
+    """How urgent a session is; the least number goes first."""
+
+    INTERACTIVE = 0
+    """Somebody reads along."""
+    BATCH = 1
+    """Somebody waits, but not for every token."""
+    BACKGROUND = 2
+    """Nobody waits: answers made again to be compared, drafts that are tried out."""
 
 
 class FinishReason(StrEnum):
@@ -174,7 +185,11 @@ class OpenSession:
     logprobs: int | None = None
     """How many alternatives to report per token; None: report nothing."""
     tenant: str | None = None
-    """With whose sessions an engine may share what it has computed; None: with none, everything is computed anew."""
+    """With whose sessions an engine may share what it has computed; None: with none, everything is computed anew.
+    Also on whose account it is computed, see `domain.batching`."""
+    weight: float = 1.0
+    """The tenant's among others; above 0."""
+    priority: Priority = Priority.INTERACTIVE
 
 
 @dataclass(frozen=True, slots=True)

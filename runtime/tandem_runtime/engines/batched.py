@@ -9,9 +9,12 @@ from tandem_runtime.domain.errors import TandemError
 from tandem_runtime.domain.tokens import Capabilities, SessionId
 from tandem_runtime.engines.lines import PATIENCE_SECONDS, MemoryCounts
 from tandem_runtime.engines.pace import Pace
+from tandem_runtime.engines.planning import StepSize
 from tandem_runtime.engines.sessions import EngineFacts, Sessions
-from tandem_runtime.engines.step_loop import CHUNK_TOKENS, StepLoop
+from tandem_runtime.engines.step_loop import StepLoop
 from tandem_runtime.ports import Clock, StepModel
+
+DEFAULT_SIZE = StepSize()
 
 LATELY_SECONDS = 30.0
 """Longer than whoever looks waits between two looks."""
@@ -32,7 +35,7 @@ class BatchedEngine:
         facts: EngineFacts,
         *,
         clock: Clock,
-        chunk_tokens: int = CHUNK_TOKENS,
+        size: StepSize = DEFAULT_SIZE,
         pace: Pace | None = None,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
@@ -44,7 +47,7 @@ class BatchedEngine:
             model,
             clock=clock,
             lost=self.lost,
-            chunk_tokens=chunk_tokens,
+            size=size,
             pace=pace,
             patience_seconds=patience_seconds,
         )
@@ -60,6 +63,11 @@ class BatchedEngine:
     @property
     def memory(self) -> MemoryCounts:
         return self._loop.lines.counts
+
+    @property
+    def waiting(self) -> int:
+        """Rounds that the engine has not answered yet."""
+        return self._loop.waiting
 
     @property
     def largest_session_bytes(self) -> int:

@@ -21,11 +21,18 @@ is more than all of them together. So a token that is left out above scores less
 within SLACK of the best are scored again by the domain's own functions, which decides bit for bit. A comparison with a
 cut c may be made in the row's own type: rounding is monotone and leaves l_x as it is, so l_x >= c implies that l_x >=
 fl(c). This is why float32 (and bf16 held in float32) is safe for screening; it is used for nothing else. Rows that are
-larger for their temperature go to the domain itself, cut to the tokens that have any weight.
+larger for their temperature, and temperatures beyond 2^-20 and 2^20, go to the domain itself, cut to the tokens that
+have any weight.
 
 **Filters.** The kept tokens are those ranked before some place, so if the choice among all of them is kept, it is the
 choice; if not, it is among those ranked before the one refused. Top-k is cut first. Whether min-p keeps a token is
-computed as the domain does it; for top-p, sums are trusted as far as their arithmetic goes, then the domain decides.
+computed as the domain does it. Top-p keeps it if less than `top_p` of the mass ranks before it, so the first is kept;
+of others that share is summed in float32, which decides unless it is within DOUBT of `top_p` (`screens` has the proof);
+then in float64, which decides unless it is within SLACK; then the domain decides.
+
+Both passes over a whole row, for the winner and for that share, are first left to `screens`, which has them in C. There
+b is the best score so far, so the bounds tighten as the pass goes on; a second score within SLACK of it leaves the row
+to numpy, and so to the domain.
 """
 
 import math
@@ -48,6 +55,7 @@ from tandem_runtime.engines.noise_words import (
     noise_bits,
 )
 from tandem_runtime.engines.ranking import first_ranked
+from tandem_runtime.engines.screens import DOUBT, Bounds, Contest, screens
 from tandem_runtime.ports import Logits
 
 __all__ = ["is_unfiltered", "perturbed_argmax", "perturbed_choice", "perturbed_choices"]
@@ -61,14 +69,13 @@ NOISE_MOST = 36.75
 
 LARGEST, SLACK = 2.0**20, 2.0**-30
 
+_BOUNDS = Bounds(int(LUCKY), int(LUCKIER), REACH, FURTHER_REACH, SLACK)
+
 SCORED_WHOLE = 1024
 """Tokens up to which every one gets its logarithms: there calls cost more."""
 
-SAMPLED = 61
+SAMPLED = 211
 """One token in so many is looked at to see whether it pays to leave some out: prime, so as not to follow a pattern."""
-
-HEAVY = 6.0
-"""Tokens within so much of the likeliest, in logit / T, hold most of the mass of most laws."""
 
 _WEIGHTLESS = 746.0
 """exp(-746) is 0 in float64."""
@@ -110,10 +117,10 @@ def perturbed_choice(logits: Logits, parameters: SamplingParameters, position: i
     peak = float(logits[likeliest])
     beaten = peak / parameters.temperature + gumbel(bits(position_key, likeliest))
     row = _Row(logits, likeliest, peak, parameters, position_key, beaten)
-    if not (abs(peak) <= LARGEST * parameters.temperature and parameters.temperature >= 1 / LARGEST):
+    if not (abs(peak) <= LARGEST * parameters.temperature and 1 / LARGEST <= parameters.temperature <= LARGEST):
         return _settled(row)
     ranked = _top_k(row)
-    pool = _possible(row) if ranked is None else ranked
+    pool = ranked
     while True:
         token = _argmax(row, pool)
         kept = _is_kept(row, ranked, token)
@@ -170,23 +177,42 @@ def _top_k(row: _Row) -> Ids | None:
     return np.sort(first_ranked(row.logits, count)) if 0 < count < len(row.logits) else None
 
 
-def _possible(row: _Row) -> Ids | None:
-    """Tokens among which the choice is, by the reach of noise and by min-p, with something to spare; None: all."""
-    least = row.beaten - NOISE_MOST
-    if row.parameters.min_p > 0:
-        least = max(least, row.peak / row.parameters.temperature + math.log(row.parameters.min_p))
-    reached = row.reaching(least)
-    if 3 * np.count_nonzero(row.logits[::SAMPLED] >= reached) * SAMPLED > len(row.logits):
-        return None
-    return np.flatnonzero(row.logits >= reached)
-
-
 def _argmax(row: _Row, pool: Ids | None) -> TokenId:
     """The choice among the tokens of `pool`, ascending, all where it is None."""
-    tokens, scores = _scored(row, pool)
+    if pool is None or len(pool) > SCORED_WHOLE:
+        winner = screens().winner(row.logits, pool, _contest(row), _BOUNDS)
+        if winner is not None:
+            return winner
+    tokens, scores = _scored(row, _possible(row) if pool is None else pool)
     best = int(scores.argmax())
     finalists = tokens[scores >= scores[best] - SLACK]
     return int(tokens[best]) if len(finalists) == 1 else max(finalists.tolist(), key=row.score)
+
+
+def _contest(row: _Row) -> Contest:
+    return Contest(
+        position_key=row.position_key,
+        temperature=row.parameters.temperature,
+        likeliest=row.likeliest,
+        beaten=row.beaten,
+        floor=float(_floor(row)),
+    )
+
+
+def _floor(row: _Row) -> np.floating:
+    """The logit that the choice has at least, by the reach of noise and by min-p, with something to spare."""
+    least = row.beaten - NOISE_MOST
+    if row.parameters.min_p > 0:
+        least = max(least, row.peak / row.parameters.temperature + math.log(row.parameters.min_p))
+    return row.reaching(least)
+
+
+def _possible(row: _Row) -> Ids | None:
+    """Tokens among which the choice is; None: all."""
+    floor = _floor(row)
+    if 3 * np.count_nonzero(row.logits[::SAMPLED] >= floor) * SAMPLED > len(row.logits):
+        return None
+    return np.flatnonzero(row.logits >= floor)
 
 
 def _scored(row: _Row, pool: Ids | None) -> tuple[Ids, Floats]:
@@ -217,9 +243,9 @@ def _near(row: _Row, pool: Ids | None, beaten: float) -> Ids:
 
 
 def _ranked_before(row: _Row, pool: Ids | None, token: TokenId) -> Ids:
-    tokens = np.arange(len(row.logits)) if pool is None else pool
-    logits, limit = row.logits[tokens], row.logits[token]
-    before: Ids = tokens[(logits > limit) | ((logits == limit) & (tokens < token))]
+    limit = row.logits[token]
+    tokens = np.flatnonzero(row.logits >= limit) if pool is None else pool[row.logits[pool] >= limit]
+    before: Ids = tokens[(row.logits[tokens] > limit) | (tokens < token)]
     return before
 
 
@@ -230,29 +256,22 @@ def _is_kept(row: _Row, ranked: Ids | None, token: TokenId) -> bool | None:
         weight = math.exp((float(row.logits[token]) - row.peak) / parameters.temperature)
         if weight < parameters.min_p:
             return False
-    if parameters.top_p >= 1:
+    if parameters.top_p >= 1 or token == row.likeliest:
         return True
     if ranked is None:
-        heavy = np.flatnonzero(row.logits >= row.reaching(row.peak / parameters.temperature - HEAVY))
-        if _share_before(row, heavy, token, np.float64) < parameters.top_p - SLACK:
-            return True
-    for kind, doubt in ((np.float32, 2.0**-10), (np.float64, SLACK)):
-        distance = _share_before(row, ranked, token, kind) - parameters.top_p
-        if abs(distance) > doubt:
-            return distance < 0
-    return None
+        share = screens().share_before(row.logits, row.peak, parameters.temperature, token)
+        if abs(share - parameters.top_p) > DOUBT:
+            return share < parameters.top_p
+    share = _share_before(row, np.arange(len(row.logits)) if ranked is None else ranked, token)
+    return share < parameters.top_p if abs(share - parameters.top_p) > SLACK else None
 
 
-def _share_before(row: _Row, tokens: Ids | None, token: TokenId, kind: type[np.floating]) -> float:
-    """The mass of `tokens` ranked before `token`, over all of theirs: 1 where it is lighter than any of them."""
-    logits = row.logits if tokens is None else row.logits[tokens]
-    logits = logits.astype(np.promote_types(logits.dtype, kind), copy=False)
+def _share_before(row: _Row, tokens: Ids, token: TokenId) -> float:
+    """The mass of `tokens` ranked before `token`, over all of theirs."""
+    logits, limit = row.logits[tokens].astype(np.float64), float(row.logits[token])
     with np.errstate(over="ignore", under="ignore"):
-        weights = np.exp(((logits - row.peak) / row.parameters.temperature).astype(kind, copy=False))
-    limit = row.logits[token]
-    ties = logits == limit
-    ties &= (np.arange(len(logits)) if tokens is None else tokens) < token
-    return float(weights[(logits > limit) | ties].sum() / weights.sum())
+        weights = np.exp((logits - row.peak) / row.parameters.temperature)
+    return float(weights[(logits > limit) | ((logits == limit) & (tokens < token))].sum() / weights.sum())
 
 
 def _settled(row: _Row) -> TokenId:
@@ -265,6 +284,7 @@ def _settled(row: _Row) -> TokenId:
         top_p=wanted.top_p,
         min_p=wanted.min_p,
     )
-    tokens = np.flatnonzero(row.logits >= row.peak - _WEIGHTLESS * wanted.temperature)
-    law = sampling.distribution(row.logits[tokens].astype(np.float64).tolist(), filters)
+    logits = row.logits.astype(np.float64)
+    tokens = np.flatnonzero(logits >= row.peak - _WEIGHTLESS * wanted.temperature)
+    law = sampling.distribution(logits[tokens].tolist(), filters)
     return max((int(token) for token in tokens[list(law)]), key=row.score)

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from tandem_runtime.domain.batching import Claim
 from tandem_runtime.domain.errors import TandemError
 from tandem_runtime.domain.tokens import SessionId
 from tandem_runtime.engines.lines import Line, Want
@@ -65,6 +66,10 @@ class Job:
     @property
     def line(self) -> Line:
         return self.current.line
+
+    @property
+    def claim(self) -> Claim:
+        return self.line.claim
 
     @property
     def missing(self) -> int:

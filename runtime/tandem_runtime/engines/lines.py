@@ -9,10 +9,10 @@ cache and preemption are one thing seen from here: the ids become fewer, and wha
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from tandem_runtime.domain.batching import Holder, gives_way
+from tandem_runtime.domain.batching import Claim, Holder, gives_way, ranks
 from tandem_runtime.domain.blocks import Key, Table
 from tandem_runtime.domain.errors import Overloaded
-from tandem_runtime.domain.tokens import TokenId
+from tandem_runtime.domain.tokens import Priority, TokenId
 from tandem_runtime.ports import StepModel
 
 __all__ = ["PATIENCE_SECONDS", "Line", "Lines", "MemoryCounts", "Want"]
@@ -30,6 +30,7 @@ class Line:
 
     number: int
     table: Table
+    claim: Claim
     used_at: float
     held: list[TokenId] = field(default_factory=list)
 
@@ -61,7 +62,8 @@ class MemoryCounts:
     preemptions: int = 0
     cached_tokens: int = 0
     """Tokens found in the memory instead of computed."""
-    computed_tokens: int = 0
+    computed: dict[Priority, int] = field(default_factory=lambda: dict.fromkeys(Priority, 0))
+    """Tokens that were computed, by how urgent they were."""
     preempted_at: float | None = None
 
 
@@ -84,7 +86,7 @@ class Lines:
         """Blocks of the line that holds most. May be read on any thread."""
         return max((len(line.table.blocks) for line in list(self._lines.values())), default=0)
 
-    def open(self, root: Key | None) -> Line:
+    def open(self, root: Key | None, claim: Claim) -> Line:
         """An empty line. What is settled in it is known to lines of the same `root`; None: to no others.
 
         Raises Overloaded when as many are open as the model serves.
@@ -92,13 +94,19 @@ class Lines:
         if len(self._lines) >= self._model.max_sessions:
             raise Overloaded(f"all {self._model.max_sessions} sessions of this engine are taken; try again later")
         self._opened += 1
-        line = Line(self._opened, Table(root), self._now())
+        line = Line(self._opened, Table(root), claim, self._now())
         self._lines[line.number] = line
         return line
 
     def close(self, line: Line) -> None:
         self.cut(line, 0)
         del self._lines[line.number]
+
+    def forget(self) -> None:
+        """Nothing of what the memory holds can be trusted: every line is empty, and the books begin anew."""
+        self._blocks.clear()
+        for line in self._lines.values():
+            line.held, line.table = [], Table(line.table.root)
 
     def cut(self, line: Line, length: int) -> None:
         """Only the first `length` ids stand."""
@@ -130,10 +138,11 @@ class Lines:
             return None
         return self._blocks.upcoming(table, want.tokens[: want.settled])
 
-    def grant(self, line: Line, length: int, *, at_work: Collection[Line], keep: Collection[Line]) -> bool:
-        """Memory for the line's first `length` ids, if need be that of others; but not that of the lines to `keep`."""
+    def grant(self, line: Line, length: int, *, at_work: Collection[Line]) -> bool:
+        """Memory for the line's first `length` ids, if need be that of others, who hold nothing any more afterwards.
+        False where it does not suffice."""
         while (copies := self._blocks.extend(line.table, length)) is None:
-            number = gives_way(line.number, self._holders(line, at_work, keep), patience_seconds=self._patience)
+            number = self._next_to_yield(line, at_work)
             if number is None:
                 return False
             self._preempt(self._lines[number])
@@ -146,7 +155,7 @@ class Lines:
         line = want.line
         line.held += want.tokens[len(line.held) : len(line.held) + count]
         line.used_at = self._now()
-        self.counts.computed_tokens += count
+        self.counts.computed[line.claim.priority] += count
         settled = min(want.settled, len(line.held))
         if settled // self._blocks.block_tokens > len(line.table.settled):
             self._blocks.settle(line.table, want.tokens[:settled])
@@ -162,13 +171,15 @@ class Lines:
         line.held += tokens[before : self._blocks.adopt(line.table, tokens)]
         self.counts.cached_tokens += len(line.held) - before
 
-    def _holders(self, asker: Line, at_work: Collection[Line], keep: Collection[Line]) -> list[Holder]:
+    def _next_to_yield(self, asker: Line, at_work: Collection[Line]) -> int | None:
         now = self._now()
-        return [
-            Holder(line.number, None if line in at_work else now - line.used_at)
-            for line in self._lines.values()
-            if line.table.blocks and line is not asker and line not in keep
+        ranked = ranks({number: line.claim for number, line in self._lines.items()})
+        holders = [
+            Holder(number, ranked[number], None if line in at_work else now - line.used_at)
+            for number, line in self._lines.items()
+            if line.table.blocks and line is not asker
         ]
+        return gives_way(ranked[asker.number], holders, patience_seconds=self._patience)
 
     def _preempt(self, line: Line) -> None:
         self.cut(line, 0)

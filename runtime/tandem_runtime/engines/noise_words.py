@@ -55,7 +55,7 @@ def lucky_words(position_key: int, tokens: Words, least: np.uint64) -> tuple[Ids
     the lower 33 bits of `least` must be 0.
     """
     places, words, position_word = [], [], np.array(position_key, np.uint64)
-    for begin in range(0, len(tokens), _PIECE):
+    for begin in range(0, max(len(tokens), 1), _PIECE):
         part = tokens[begin : begin + _PIECE]
         piece, spare = (memory[: len(part)] for memory in _scratch.memories)
         _mix_nearly(np.bitwise_xor(part, position_word, piece), spare)

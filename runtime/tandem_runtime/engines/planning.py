@@ -1,25 +1,46 @@
 """Knows which rows the next step takes, of all the jobs that could go on.
 
-Refuses to know threads, models, and what comes of a step.
+Refuses to know threads, models, and what comes of a step. Who goes first is `domain.batching`'s.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tandem_runtime.domain.batching import Shares
 from tandem_runtime.domain.blocks import Key
+from tandem_runtime.domain.tokens import Priority
 from tandem_runtime.engines.jobs import Job
 from tandem_runtime.engines.lines import Line, Lines
 from tandem_runtime.ports import Row
 
-__all__ = ["RIDE_ALONG_TOKENS", "Plan", "plan_step"]
+__all__ = ["CHUNK_TOKENS", "RIDE_ALONG_TOKENS", "STEP_ROWS", "Plan", "StepSize", "plan_step"]
 
 RIDE_ALONG_TOKENS = 32
-"""A need up to this size is taken whole in every step: it holds any proposal that pays."""
+"""A need up to this size is taken whole: it holds any proposal that pays."""
+
+CHUNK_TOKENS = 256
+"""Prompt tokens per step: about what a step over a handful of verify rows can carry without doubling its time."""
+
+STEP_ROWS = 512
+"""Rows of those who ride along, per step: 64 sessions that guess 7 tokens each. Whoever has many sessions that guess
+more does not set everybody's pace by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepSize:
+    """What a step may hold: `chunk_tokens` of long needs, and `rows` of short ones."""
+
+    chunk_tokens: int = CHUNK_TOKENS
+    rows: int = STEP_ROWS
+
+    def __post_init__(self) -> None:
+        assert self.chunk_tokens >= 1, "a step reads one prompt token at least"
+        assert self.rows >= RIDE_ALONG_TOKENS, "a need that rides along fits into a step"
 
 
 @dataclass(slots=True)
 class Plan:
-    """`starved` are the jobs for which there is no memory at present."""
+    """`starved` are the jobs for which there is no memory, or beside more urgent ones no room, at present."""
 
     parts: list[tuple[Job, Row]] = field(default_factory=list)
     starved: list[Job] = field(default_factory=list)
@@ -29,42 +50,79 @@ class Plan:
         return [row for _, row in self.parts]
 
 
+def plan_step(jobs: Sequence[Job], lines: Lines, shares: Mapping[Priority, Shares], *, size: StepSize) -> Plan:
+    """One piece of each job, as far as there is room and memory; whose turn it is comes first."""
+    planning = _Planning(lines, shares, frozenset(job.line for job in jobs), size)
+    for job in _in_order(jobs, shares):
+        planning.consider(job)
+    return planning.plan
+
+
+def _in_order(jobs: Sequence[Job], shares: Mapping[Priority, Shares]) -> Iterator[Job]:
+    waiting = sorted(jobs, key=lambda job: (job.since, job.line.number))
+    for priority, own in shares.items():
+        yield from own.turns((job.claim.tenant, job) for job in waiting if job.claim.priority is priority)
+
+
 @dataclass(slots=True)
 class _Planning:
     lines: Lines
+    shares: Mapping[Priority, Shares]
     at_work: frozenset[Line]
-    budget: int
+    size: StepSize
     plan: Plan = field(default_factory=Plan)
-    taken: set[Line] = field(default_factory=set)
+    chunked: int = 0
+    """Rows of long needs so far."""
+    riding: int = 0
+    """Rows of short needs so far."""
     coming: set[Key] = field(default_factory=set)
     """Blocks that the step is about to make known."""
 
     def consider(self, job: Job) -> None:
-        """Plan the job's next piece if there is budget and memory for it, and nobody else computes it already."""
+        """Plan the job's next piece if there is room and memory for it, and nobody else computes it already."""
         self.lines.adopt(job.current)
         is_long = job.missing > RIDE_ALONG_TOKENS
         block = self.lines.upcoming(job.current)
-        size = min(job.missing, self.budget) if is_long else job.missing
-        if size == 0 or (is_long and block in self.coming):
+        if is_long and block in self.coming:
             return
-        if self._take(job, size):
-            self.budget -= size if is_long else 0
+        rows = self._fitting(job, is_long=is_long)
+        if rows == 0:
+            self.plan.starved += [job] if self._is_beside_more_urgent(job) else []
+        elif self._take(job, rows):
+            self.chunked += rows if is_long else 0
+            self.riding += 0 if is_long else rows
             self.coming |= set() if block is None else {block}
 
-    def _take(self, job: Job, size: int) -> bool:
-        length = len(job.line.held) + size
-        granted = self.lines.grant(job.line, length, at_work=self.at_work, keep=self.taken)
+    def _fitting(self, job: Job, *, is_long: bool) -> int:
+        """How many rows of the job there is room for. Beside more urgent work that is what a prompt's chunk has left,
+        so that those steps do not get much longer."""
+        room = self.size.chunk_tokens - self.chunked if is_long else self.size.rows - self.riding
+        if self._is_beside_more_urgent(job):
+            room = min(room, max(0, self.size.chunk_tokens - self.chunked - self.riding))
+        return min(job.missing, room) if is_long or job.missing <= room else 0
+
+    def _is_beside_more_urgent(self, job: Job) -> bool:
+        return bool(self.plan.parts) and self.plan.parts[0][0].claim.priority < job.claim.priority
+
+    def _take(self, job: Job, rows: int) -> bool:
+        before = self.lines.counts.preemptions
+        granted = self.lines.grant(job.line, len(job.line.held) + rows, at_work=self.at_work)
+        if self.lines.counts.preemptions > before:
+            self._drop_those_who_gave_way()
         if granted:
-            self.taken.add(job.line)
-            self.plan.parts.append((job, job.row(size)))
+            self.plan.parts.append((job, job.row(rows)))
+            self._charge(job, rows)
         else:
             self.plan.starved.append(job)
         return granted
 
+    def _drop_those_who_gave_way(self) -> None:
+        """Whose memory went to somebody ranked higher that came later in turn."""
+        gone = [(job, row) for job, row in self.plan.parts if not job.line.table.blocks]
+        for job, row in gone:
+            self.plan.parts.remove((job, row))
+            self.plan.starved.append(job)
+            self._charge(job, -len(row.tokens))
 
-def plan_step(jobs: Sequence[Job], lines: Lines, *, chunk_tokens: int) -> Plan:
-    """One piece of each job, while the prompt budget lasts; those whose sessions were opened first come first."""
-    planning = _Planning(lines, frozenset(job.line for job in jobs), chunk_tokens)
-    for job in sorted(jobs, key=lambda job: job.line.number):
-        planning.consider(job)
-    return planning.plan
+    def _charge(self, job: Job, rows: int) -> None:
+        self.shares[job.claim.priority].charge(job.claim, rows)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tandem_runtime.domain.batching import Claim
 from tandem_runtime.domain.blocks import root_key
 from tandem_runtime.domain.errors import BadRequest, DraftLost, NotANumber, TandemError, TargetLost
 from tandem_runtime.domain.processors import refuse_unfit
@@ -158,12 +159,14 @@ class Sessions:
 
     def _line_for(self, request: OpenSession, namesake: Session | None) -> Line:
         """The namesake's, unless it belongs to another tenant. Raises Overloaded when every session is taken."""
+        claim = Claim(request.tenant, request.weight, request.priority)
         if namesake is not None:
             if namesake.request.tenant == request.tenant:
+                namesake.line.claim = claim
                 return namesake.line
             self._drop(request.session)
         root = None if request.tenant is None else root_key(tenant=request.tenant, adapter=None)
-        return self._loop.lines.open(root)
+        return self._loop.lines.open(root, claim)
 
     def _drop(self, session: SessionId) -> None:
         self._loop.end_lane(session, self._forgotten("the session was closed"))

@@ -7,12 +7,17 @@ jobs; nobody waits for a batch to fill or to end. Jobs of one session form a lan
 of arrival.
 
 Long needs are cut into chunks (Agrawal et al. 2023, "Sarathi"), so that a new prompt does not hold up those who decode:
-the prompts share `chunk_tokens` per step, while needs of up to `RIDE_ALONG_TOKENS` always ride along. Whoever would
-compute a block that another line of the step is about to make known waits for it: n choices of one prompt read it once.
+the prompts share `chunk_tokens` per step, while needs of up to `RIDE_ALONG_TOKENS` ride along. Whoever would compute a
+block that another line of the step is about to make known waits for it: n choices of one prompt read it once.
 
-Memory goes to sessions in the order in which they were opened. Where it does not suffice others give up theirs (see
-`domain.batching`), and compute it anew when it is their turn; who has waited for longer than `LONGEST_WAIT_SECONDS` is
-told that the engine is overloaded.
+Who goes first, and who gives up KV memory where it does not suffice and computes it anew later, is a matter of urgency
+and of fair shares (see `domain.batching`). Who has waited for memory, or behind what is more urgent, for longer than
+`LONGEST_WAIT_SECONDS` is told that the engine is overloaded. A caller's deadline is the caller's to keep: who waits no
+longer cancels, and that takes effect before the next step, wherever the work stands.
+
+What fails, fails alone, as far as it can: a request its own job, a model's error the jobs of its step. An error that
+nobody foresaw, on this thread, fails all jobs at hand and empties the memory, since its books may be wrong; then the
+loop goes on.
 
 A step is all that happens between two looks for new jobs. With a pace (see `pace`) it ends, and its results are sent,
 no earlier than its stated cost allows; what jobs are told of seconds is then in paced time.
@@ -22,29 +27,28 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
+from tandem_runtime.domain.batching import Shares
 from tandem_runtime.domain.errors import Overloaded, TandemError, origin
-from tandem_runtime.domain.tokens import SessionId
-from tandem_runtime.engines.jobs import Job, Seen, Work
+from tandem_runtime.domain.tokens import Priority, SessionId
+from tandem_runtime.engines.jobs import Job, Work
 from tandem_runtime.engines.lines import PATIENCE_SECONDS, Lines
 from tandem_runtime.engines.pace import UNPACED, Pace
-from tandem_runtime.engines.planning import Plan, plan_step
+from tandem_runtime.engines.planning import Plan, StepSize, plan_step
 from tandem_runtime.ports import Clock, Logits, Row, StepModel
 
-__all__ = ["CHUNK_TOKENS", "Emit", "StepLoop"]
-
-CHUNK_TOKENS = 256
-"""Prompt tokens per step: about what a step over a handful of verify rows can carry without doubling its time."""
+__all__ = ["Emit", "StepLoop"]
 
 JOBS_PER_LANE = 8
 """A driver has one, two where it asks again: who has more does not wait for answers."""
 
 LONGEST_WAIT_SECONDS = 30.0
-"""For memory. Well below a gateway's patience, so that it can still go elsewhere."""
+"""For memory or room. Well below a gateway's patience, so that it can still go elsewhere."""
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +70,7 @@ class StepLoop:
         *,
         clock: Clock,
         lost: Callable[[str], TandemError],
-        chunk_tokens: int = CHUNK_TOKENS,
+        size: StepSize,
         pace: Pace | None = None,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
@@ -76,7 +80,8 @@ class StepLoop:
         self._pace = pace or Pace(UNPACED, clock=clock)
         self._due = clock.monotonic()
         self._lost = lost
-        self._chunk_tokens = chunk_tokens
+        self._size = size
+        self._shares = {priority: Shares() for priority in Priority}
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._lanes: dict[SessionId, deque[Job]] = {}
         self._starving = False
@@ -144,6 +149,11 @@ class StepLoop:
         if failures:
             raise failures[0]
 
+    @property
+    def waiting(self) -> int:
+        """Jobs that are not done, those in the step under way included. May be read on any thread."""
+        return sum(len(lane) for lane in list(self._lanes.values()))
+
     def now(self) -> float:
         """On the model's thread: the clock's time, but during a step not before the step's results are due."""
         return max(self._clock.monotonic(), self._due)
@@ -187,10 +197,24 @@ class StepLoop:
     def _turn(self) -> None:
         commands = self._awaited() + self._arrived()
         began = self._clock.monotonic()
-        _call_all(commands)
+        for command in commands:
+            with self._surviving():
+                command()
         if not self._stopping:
-            self._step(began)
+            with self._surviving():
+                self._step(began)
         self._send()
+
+    @contextmanager
+    def _surviving(self) -> Iterator[None]:
+        """Whatever goes wrong, the thread goes on, from a state that is surely right."""
+        try:
+            yield
+        except Exception as error:
+            _log.error("loop failed jobs=%d error=%s", self.waiting, origin(error))
+            self.lines.forget()
+            for lane in list(self._lanes):
+                self.end_lane(lane, self._as_ours(error))
 
     def _end(self) -> None:
         with self._closing:
@@ -236,7 +260,7 @@ class StepLoop:
         if job.gives_way and len(lane) > 1:
             self._finish(job)
         else:
-            self._advance(job, None)
+            self._advance(job)
 
     def _drop(self, job: Job) -> None:
         if job in self._lanes.get(job.lane, ()):
@@ -246,7 +270,7 @@ class StepLoop:
         return [lane[0] for lane in self._lanes.values()]
 
     def _step(self, began: float) -> None:
-        plan = plan_step(self._first_jobs(), self.lines, chunk_tokens=self._chunk_tokens)
+        plan = plan_step(self._first_jobs(), self.lines, self._shares, size=self._size)
         self._starving = not plan.parts
         if plan.parts:
             self._due = self._pace.due(plan.rows, began)
@@ -254,7 +278,7 @@ class StepLoop:
             self._pace.stretch(began, self._due)
         for job in plan.starved:
             if self._clock.monotonic() - max(job.since, job.line.used_at) > LONGEST_WAIT_SECONDS:
-                self._finish(job, error=Overloaded("the engine's KV memory is taken by others; try again later"))
+                self._finish(job, error=Overloaded("the engine's KV memory or its steps are full; try again later"))
 
     def _compute(self, plan: Plan, began: float) -> None:
         outcomes = self._forward(plan.rows)
@@ -266,7 +290,7 @@ class StepLoop:
             self.lines.fed(job.current, len(row.tokens))
             job.took(row, outcome, waited=began - job.since, seconds=seconds)
             if not job.missing:
-                self._advance(job, job.seen(self._model.blocks.used_share))
+                self._advance(job)
 
     def _forward(self, rows: Sequence[Row]) -> list[Logits | Exception]:
         """Each row's logits, or the error of the step that it was in. A step too large for the device is halved."""
@@ -279,16 +303,17 @@ class StepLoop:
             _log.error("step failed rows=%d error=%s", len(rows), origin(error))
             return [error] * len(rows)
 
-    def _advance(self, job: Job, seen: Seen | None) -> None:
+    def _advance(self, job: Job) -> None:
         """Hand the job what it wanted (nothing, at first) and hear what it wants next."""
+        begins = job.want is None
         try:
-            want = next(job.work) if seen is None else job.work.send(seen)
+            want = next(job.work) if begins else job.work.send(job.seen(self._model.blocks.used_share))
         except StopIteration as end:
             self._finish(job, result=end.value)
         except Exception as error:  # a fault of one request, such as NaN logits
             self._finish(job, error=self._as_ours(error))
         else:
-            if seen is not None:
+            if not begins:
                 job.since = self.now()
             self.lines.begin(want)
             job.need(want)
@@ -325,7 +350,7 @@ class StepLoop:
         """Wake each event loop once per step, with all that there is for it."""
         outbox, self._outbox = self._outbox, {}
         for loop, calls in outbox.items():
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(_call_all, calls)
 
 

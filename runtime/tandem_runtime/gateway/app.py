@@ -21,7 +21,7 @@ from tandem_runtime.domain.errors import BadRequest, Cancelled, TandemError
 from tandem_runtime.gateway.delivery import Call, StreamedReply, failure_reply, plain_reply, report_failure
 from tandem_runtime.gateway.failures import BodyTooLarge
 from tandem_runtime.gateway.intake import Ask, read_chat, read_completion
-from tandem_runtime.gateway.keys import ApiKeys
+from tandem_runtime.gateway.keys import ApiKeys, Tenant
 from tandem_runtime.gateway.present import ChatPresenter, Head, Presenter, TextPresenter
 from tandem_runtime.gateway.schema import ChatRequest, CompletionRequest
 from tandem_runtime.gateway.serving import Gateway
@@ -110,7 +110,7 @@ class Api:
         def work() -> tuple[Parsed, Ask]:
             parsed = shape.model_validate(_read_json(body))
             ask = read(parsed, self._gateway.tokenizer, chance=secrets.randbits(CHANCE_BITS))
-            return parsed, replace(ask, tenant=tenant)
+            return parsed, replace(ask, tenant=tenant.name, weight=tenant.weight)
 
         return await asyncio.to_thread(work)
 
@@ -145,9 +145,9 @@ class Api:
             session_key=request.headers.get(SESSION_HEADER),
         )
 
-    def _authorize(self, request: Request) -> str:
-        """The tenant; empty where keys are not asked for."""
-        return "" if self._keys is None else self._keys.tenant(request.headers.get("authorization"))
+    def _authorize(self, request: Request) -> Tenant:
+        """The tenant; one without a name where keys are not asked for."""
+        return Tenant() if self._keys is None else self._keys.tenant(request.headers.get("authorization"))
 
     def _token_text(self, token: int) -> str:
         return self._gateway.tokenizer.decode((token,))

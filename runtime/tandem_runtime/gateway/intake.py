@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tandem_runtime.domain.errors import BadRequest
 from tandem_runtime.domain.policy import OwnWish
 from tandem_runtime.domain.processors import refuse_unfit
-from tandem_runtime.domain.tokens import Capabilities, Grammar, SamplingParameters, TokenId
+from tandem_runtime.domain.tokens import Capabilities, Grammar, Priority, SamplingParameters, TokenId
 from tandem_runtime.gateway.schema import ChatRequest, CompletionRequest, SpeculationWish
 from tandem_runtime.grammar import refuse_bad_grammar
 from tandem_runtime.ports import Tokenizer
@@ -19,6 +19,7 @@ from tandem_runtime.ports import Tokenizer
 COMPLETION_TOKENS = 16
 """OpenAI's default length at the older endpoint; a chat runs to its own end."""
 SEED_SPAN = 2**64
+_TIERS = {None: Priority.INTERACTIVE, "flex": Priority.BATCH}
 LARGEST_BIAS = 100.0
 _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 """One spelling for each id, so that no id is named twice."""
@@ -41,6 +42,9 @@ class Ask:
     ignore_eos: bool = False
     tenant: str = ""
     """Whose key the request came with; empty where keys are not asked for."""
+    weight: float = 1.0
+    """The tenant's, among others."""
+    priority: Priority = Priority.INTERACTIVE
 
     @property
     def sessions(self) -> int:
@@ -62,6 +66,7 @@ def read_chat(request: ChatRequest, tokenizer: Tokenizer, *, chance: int) -> Ask
         wish=_read_wish(request.speculation),
         user=request.user,
         ignore_eos=bool(request.ignore_eos),
+        priority=_TIERS[request.service_tier],
     )
 
 
@@ -79,6 +84,7 @@ def read_completion(request: CompletionRequest, tokenizer: Tokenizer, *, chance:
         wish=_read_wish(request.speculation),
         user=request.user,
         ignore_eos=bool(request.ignore_eos),
+        priority=_TIERS[request.service_tier],
     )
 
 

@@ -46,7 +46,7 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "moderation": (),
     "prediction": (),
     "reasoning_effort": ("none",),
-    "service_tier": ("auto", "default"),
+    "service_tier": ("auto", "default"),  # and `flex`, which is honoured
     "store": (False,),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
@@ -155,6 +155,8 @@ class _Common(BaseModel):
     bad_words: list[Annotated[str, Field(min_length=1)]] | None = Field(default=None, max_length=MOST_BAD_WORDS)
     allowed_token_ids: list[Annotated[int, Field(ge=0)]] | None = Field(default=None, min_length=1)
     structured_outputs: StructuredOutputs | None = None
+    service_tier: Literal["flex"] | None = None
+    """The answer may take longer: what is more urgent goes first."""
     user: str | None = None
     speculation: SpeculationWish = SpeculationWish()
 
@@ -176,11 +178,9 @@ class _Common(BaseModel):
 
 def _is_silent(name: str, value: object, *, known: Mapping[str, object]) -> bool:
     """Whether a field asks for nothing: a note, a refused field at its neutral value, or a null of a known name."""
-    if name in known:
-        return value is None and name != "model"
-    if name in NOTES:
+    if name in REFUSED and (value is None or value in REFUSED[name]):
         return True
-    return name in REFUSED and (value is None or value in REFUSED[name])
+    return (value is None and name != "model") if name in known else name in NOTES
 
 
 class CompletionRequest(_Common):

@@ -12,7 +12,7 @@ from tandem_runtime.domain.commands import Emit, Finish, Request
 from tandem_runtime.domain.errors import Overloaded, TargetLost
 from tandem_runtime.domain.evidence import Arm
 from tandem_runtime.domain.lookahead import Bounds, Lookahead
-from tandem_runtime.domain.policy import OwnWish, allowance, choose_verification
+from tandem_runtime.domain.policy import Drafter, OwnWish, allowance, choose_verification
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.tokens import Capabilities, Round, Verification
 from tandem_runtime.driver import Engines, generate
@@ -62,6 +62,11 @@ class Seat:
     @property
     def draft(self) -> Capabilities | None:
         return None if self._draft is None else self._draft.capabilities
+
+    @property
+    def draft_is_free(self) -> bool:
+        """Whether proposals come from this process, and take next to no time."""
+        return self._account.revision.drafter is not Drafter.MODEL
 
     def verification(self) -> Verification:
         drafts = None if self.draft is None else self.draft.verifications

@@ -22,7 +22,7 @@ from tandem_runtime.domain.policy import PairRevision, Policy, RevisionName, Spe
 from tandem_runtime.domain.replay import Replay, Result, is_comparable, is_sampled
 from tandem_runtime.domain.routing import choose_revision, unit_of
 from tandem_runtime.domain.stopping import Endings
-from tandem_runtime.domain.tokens import OpenSession, SessionId, TokenId, Verification
+from tandem_runtime.domain.tokens import OpenSession, Priority, SessionId, TokenId, Verification
 from tandem_runtime.gateway.accounts import Account, Assignment
 from tandem_runtime.gateway.failures import CLIENT_CLOSED, ModelNotServed, describe_failure
 from tandem_runtime.gateway.intake import Ask, check_fits
@@ -236,6 +236,9 @@ class Gateway:
             logprobs=ask.logprobs,
             vocab_size=seat.target.vocab_size,
             tenant=ask.tenant,
+            weight=ask.weight,
+            priority=ask.priority,
+            draft_is_free=seat.draft_is_free,
         )
 
     def _end_tokens(self, ask: Ask) -> frozenset[TokenId]:
@@ -267,7 +270,9 @@ class Gateway:
         """What the draft would have had accepted counts as evidence, and K is chosen by it when its turn comes."""
         assert revision.draft is not None
         name = SessionId(f"{choice.request.session}-shadow-{revision.name}")
-        opening = replace(_opening_of(choice), session=name, verification=Verification.COUPLED)
+        opening = replace(
+            _opening_of(choice), session=name, verification=Verification.COUPLED, priority=Priority.BACKGROUND
+        )
 
         def scored(matched: int, examined: int) -> None:
             account.add_shadow(revision, matched=matched, examined=examined)

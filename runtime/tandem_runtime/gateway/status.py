@@ -28,6 +28,7 @@ class RevisionStatus(TypedDict):
     why: str
     targets: list[TargetStatus]
     drafts: int
+    drafter: str | None
 
 
 class SpeculationStatus(TypedDict):
@@ -78,6 +79,7 @@ def _describe_revision(gateway: Gateway, policy: Policy, revision: PairRevision)
         "why": "" if allowed.withheld is None else allowed.withheld.value,
         "targets": [{"pod": target.uid, "arm": _arm(policy, target.uid, wall)} for target in targets],
         "drafts": drafts,
+        "drafter": None if revision.draft is None else revision.drafter.value,
     }
 
 

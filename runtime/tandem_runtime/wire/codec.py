@@ -11,6 +11,7 @@ A frame is `Requests` or `Replies` with one repeated field, and protobuf defines
 their merge. So every message is encoded once, as a frame of its own, and joining frames is joining bytes.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from tandem_runtime.domain.tokens import (
     Incarnation,
     Opened,
     OpenSession,
+    Priority,
     Proposal,
     ProposeRound,
     RunRounds,
@@ -76,6 +78,15 @@ _VERIFICATIONS = {
     Verification.BLOCK: pb.VERIFICATION_BLOCK,
 }
 _VERIFICATIONS_BACK: dict[int, Verification] = {number: name for name, number in _VERIFICATIONS.items()}
+_PRIORITIES = {
+    Priority.INTERACTIVE: pb.PRIORITY_UNSPECIFIED,  # the usual one costs no bytes
+    Priority.BATCH: pb.PRIORITY_BATCH,
+    Priority.BACKGROUND: pb.PRIORITY_BACKGROUND,
+}
+_PRIORITIES_BACK: dict[int, Priority] = {
+    **{number: name for name, number in _PRIORITIES.items()},
+    pb.PRIORITY_INTERACTIVE: Priority.INTERACTIVE,
+}
 _GRAMMARS = {
     GrammarKind.JSON_SCHEMA: pb.GRAMMAR_KIND_JSON_SCHEMA,
     GrammarKind.REGEX: pb.GRAMMAR_KIND_REGEX,
@@ -188,6 +199,8 @@ def _open_message(request: OpenSession) -> pb.Open:
         max_tokens=request.max_tokens,
         logprobs=request.logprobs,
         tenant=request.tenant,
+        priority=_PRIORITIES[request.priority],
+        weight=0.0 if request.weight == 1 else request.weight,
     )
 
 
@@ -203,7 +216,24 @@ def _open_value(message: pb.Open, session: SessionId) -> OpenSession:
         max_tokens=message.max_tokens,
         logprobs=message.logprobs if message.HasField("logprobs") else None,
         tenant=message.tenant if message.HasField("tenant") else None,
+        priority=_priority_value(message.priority),
+        weight=_weight_value(message.weight),
     )
+
+
+def _priority_value(number: int) -> Priority:
+    value = _PRIORITIES_BACK.get(number)
+    if value is None:
+        raise BadRequest(
+            f"open.priority: {number} is not a priority that this release knows", parameter="open.priority"
+        )
+    return value
+
+
+def _weight_value(number: float) -> float:
+    if not 0 <= number < math.inf:
+        raise BadRequest(f"open.weight is {number}; a weight above 0 is needed", parameter="open.weight")
+    return number or 1.0
 
 
 def _parameters_message(value: SamplingParameters) -> pb.SamplingParameters:

@@ -20,6 +20,13 @@ class Determinism(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DETERMINISM_BITWISE: _ClassVar[Determinism]
     DETERMINISM_NEAR_TIE: _ClassVar[Determinism]
 
+class Priority(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PRIORITY_UNSPECIFIED: _ClassVar[Priority]
+    PRIORITY_INTERACTIVE: _ClassVar[Priority]
+    PRIORITY_BATCH: _ClassVar[Priority]
+    PRIORITY_BACKGROUND: _ClassVar[Priority]
+
 class ErrorKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ERROR_KIND_UNSPECIFIED: _ClassVar[ErrorKind]
@@ -43,6 +50,10 @@ VERIFICATION_BLOCK: Verification
 DETERMINISM_UNSPECIFIED: Determinism
 DETERMINISM_BITWISE: Determinism
 DETERMINISM_NEAR_TIE: Determinism
+PRIORITY_UNSPECIFIED: Priority
+PRIORITY_INTERACTIVE: Priority
+PRIORITY_BATCH: Priority
+PRIORITY_BACKGROUND: Priority
 ERROR_KIND_UNSPECIFIED: ErrorKind
 ERROR_KIND_BAD_REQUEST: ErrorKind
 ERROR_KIND_OVERLOADED: ErrorKind
@@ -180,7 +191,7 @@ class Word(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("prompt", "output", "parameters", "verification", "max_tokens", "logprobs", "tenant")
+    __slots__ = ("prompt", "output", "parameters", "verification", "max_tokens", "logprobs", "tenant", "priority", "weight")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
@@ -188,6 +199,8 @@ class Open(_message.Message):
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
     prompt: _containers.RepeatedScalarFieldContainer[int]
     output: _containers.RepeatedScalarFieldContainer[int]
     parameters: SamplingParameters
@@ -195,7 +208,9 @@ class Open(_message.Message):
     max_tokens: int
     logprobs: int
     tenant: str
-    def __init__(self, prompt: _Optional[_Iterable[int]] = ..., output: _Optional[_Iterable[int]] = ..., parameters: _Optional[_Union[SamplingParameters, _Mapping]] = ..., verification: _Optional[_Union[Verification, str]] = ..., max_tokens: _Optional[int] = ..., logprobs: _Optional[int] = ..., tenant: _Optional[str] = ...) -> None: ...
+    priority: Priority
+    weight: float
+    def __init__(self, prompt: _Optional[_Iterable[int]] = ..., output: _Optional[_Iterable[int]] = ..., parameters: _Optional[_Union[SamplingParameters, _Mapping]] = ..., verification: _Optional[_Union[Verification, str]] = ..., max_tokens: _Optional[int] = ..., logprobs: _Optional[int] = ..., tenant: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., weight: _Optional[float] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("incarnation", "cached_tokens")

@@ -23,6 +23,7 @@ from tandem_runtime.domain.blocks import BlockId, Blocks, Copy
 from tandem_runtime.domain.errors import ModelRefused, Overloaded
 from tandem_runtime.engines.native import NotBuilt
 from tandem_runtime.engines.options import EngineOptions
+from tandem_runtime.engines.screens import screens
 from tandem_runtime.engines.torch_engine.architectures import read_config
 from tandem_runtime.engines.torch_engine.between import Between, TorchBetween
 from tandem_runtime.engines.torch_engine.cache import BLOCK_TOKENS, KeyValueCache, block_bytes, blocks_within
@@ -159,8 +160,8 @@ def load_torch_model(options: EngineOptions) -> TorchModel:
     torch.set_num_threads(options.threads)
     decoder = _loaded(folder, dtype=dtype, device=device)
     model = _with_memory(decoder, max_sessions=options.max_sessions, max_length=length, kv_blocks=blocks)
-    about = (device, options.dtype, model.determinism, model.multiplier.about)
-    logger.info("loaded device=%s dtype=%s determinism=%s products: %s", *about)
+    about = (device, options.dtype, model.determinism, model.multiplier.about, screens().about)
+    logger.info("loaded device=%s dtype=%s determinism=%s products: %s; screens: %s", *about)
     return model
 
 

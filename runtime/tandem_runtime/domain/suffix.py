@@ -1,0 +1,329 @@
+"""Knows how to guess what comes next in a text from what stood there before: by its last few tokens, or by the longest.
+
+Refuses to know models, sessions and costs. Only committed tokens enter, so nothing is ever taken back.
+
+**N-grams** (prompt lookup, Saxena 2023): the last three tokens, else two, are looked up, and what followed their most
+recent earlier occurrence is offered. The text is kept as packed bytes, and the search is that of bytes.
+
+**Suffix automaton** (Blumer et al. 1985). A state stands for all substrings with one set of end positions; its link
+leads to the longest suffix with more of them, so the chain of links from the whole text holds every suffix of it, and
+the first link from there is the longest one that also stands earlier. A token is appended in O(1), amortised, with two
+states and three edges at most. Beside it each state counts how often it stood and how often something followed, and
+knows its likeliest follower, the latest of equals: all states of the chain change with each token, and the longest
+`COUNTED` of them are told.
+
+A guess goes on while enough of it will survive. How often the likeliest follower of a match is right is learnt from the
+output itself, token by token, whether it was proposed or not, by the length of the match and the follower's share.
+"""
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from tandem_runtime.domain.tokens import TokenId
+
+ROOT, NOWHERE = 0, -1
+COUNTED = 32
+"""Of the suffixes of a text so many, the longest, learn what followed: few texts have more that differ in use."""
+LEAST_SURVIVAL = 0.2
+"""A token that is less likely to stand, all before it included, is not worth its row in a verification."""
+PRIOR_STRENGTH = 2.0
+KEPT = 0.95
+"""A session's output is judged by about its last 20 tokens of a kind."""
+NGRAMS = (3, 2)
+_STATE_BYTES, _BRANCH_BYTES, _EDGE_BYTES = 28, 200, 80
+_MOST_TOKEN_BYTES = 2 * _STATE_BYTES + _BRANCH_BYTES + 3 * _EDGE_BYTES
+_ID_BYTES = 4
+
+
+class Text(Protocol):
+    """One session's tokens, prompt and output, and guesses at what follows."""
+
+    def read(self, ids: Sequence[TokenId]) -> None:
+        """What was given: the text goes on with `ids`."""
+        ...
+
+    def hear(self, ids: Sequence[TokenId]) -> None:
+        """What the target said: as `read`, and a lesson in what guesses are worth."""
+        ...
+
+    def guess(self, k: int) -> tuple[TokenId, ...]:
+        """At most `k` tokens; none where nothing like the end of the text stood before."""
+        ...
+
+
+class NGramText:
+    """By n-grams. Four bytes a token; a guess searches the text, at about a gigabyte per second."""
+
+    def __init__(self) -> None:
+        self._packed = bytearray()
+
+    def read(self, ids: Sequence[TokenId]) -> None:
+        self._packed += array("i", ids).tobytes()
+
+    def hear(self, ids: Sequence[TokenId]) -> None:
+        self.read(ids)
+
+    def guess(self, k: int) -> tuple[TokenId, ...]:
+        """A continuation that runs into the end of the text goes on periodically."""
+        for n in NGRAMS:
+            start = self._follower(n)
+            if start is not None:
+                tail = self._packed[start : start + k * _ID_BYTES]
+                period = array("i", bytes(tail))
+                return tuple(period[at % len(period)] for at in range(k))
+        return ()
+
+    def _follower(self, n: int) -> int | None:
+        """Where what follows the latest earlier occurrence of the last `n` tokens begins, in bytes."""
+        size = n * _ID_BYTES
+        if len(self._packed) <= size:
+            return None
+        needle, end = self._packed[-size:], len(self._packed) - _ID_BYTES
+        found = self._packed.rfind(needle, 0, end)
+        while found % _ID_BYTES and found >= 0:  # two halves of ids can look like one
+            found = self._packed.rfind(needle, 0, found + size - 1)
+        return found + size if found >= 0 else None
+
+
+class Place(NamedTuple):
+    """A match: the last `length` tokens read are a string of `state`."""
+
+    state: int
+    length: int
+
+
+class Step(NamedTuple):
+    """One token of a continuation: its share of what followed a match of `length` tokens."""
+
+    token: TokenId
+    share: float
+    length: int
+
+
+class SuffixAutomaton:
+    """Of one text, or of several with separators between. Ids are not negative; what is negative separates."""
+
+    def __init__(self) -> None:
+        self._lengths, self._links = array("i"), array("i")
+        self._counts, self._followed = array("i"), array("i")
+        self._likeliest = array("i")
+        self._tokens, self._children = array("i"), array("i")
+        """Each state's first edge; most have no other."""
+        self._branches: dict[int, dict[TokenId, int]] = {}
+        """The other edges."""
+        self._edges = 0
+        self._separators = 0
+        self._last = self._add(0, NOWHERE)
+
+    @property
+    def size_bytes(self) -> int:
+        """About the memory that it takes."""
+        states = len(self._lengths) * _STATE_BYTES
+        return states + len(self._branches) * _BRANCH_BYTES + self._edges * _EDGE_BYTES
+
+    @property
+    def place(self) -> Place:
+        """The longest suffix of the text that also stands earlier in it."""
+        state = max(self._links[self._last], ROOT)
+        return Place(state, self._lengths[state])
+
+    def separate(self) -> None:
+        """What follows is another text: no match reaches across."""
+        self._separators += 1
+        self.append(NOWHERE - self._separators)
+
+    def append(self, token: TokenId) -> None:
+        before = state = self._last
+        whole = self._add(self._lengths[before] + 1, ROOT)
+        while state != NOWHERE and self._child(state, token) == NOWHERE:
+            self._join(state, token, whole)
+            state = self._links[state]
+        if state != NOWHERE:
+            self._links[whole] = self._child_of_longest(state, token)
+        self._last = whole
+        if token >= 0:
+            self._count(before, token)
+
+    def follow(self, place: Place, token: TokenId) -> Place:
+        """The longest match that ends with `token`, from one that ended before it."""
+        state, length = place
+        while length <= self._lengths[max(self._links[state], ROOT)] and state != ROOT:
+            state = self._links[state]  # it was split since
+        while (child := self._child(state, token)) == NOWHERE:
+            if state == ROOT:
+                return Place(ROOT, 0)
+            state = self._links[state]
+            length = self._lengths[state]
+        return Place(child, length + 1)
+
+    def ahead(self, place: Place) -> Iterator[Step]:
+        """What most often followed, token by token, for as long as one asks; ends where nothing ever followed."""
+        state, length = place
+        while state != ROOT:
+            token = self._likeliest[state]
+            if token < 0:  # the end of a text: go on from a shorter match
+                state = self._links[state]
+                length = self._lengths[state]
+                continue
+            child = self._child(state, token)
+            yield Step(token, min(self._counts[child] / self._followed[state], 1.0), length)
+            state, length = child, length + 1
+
+    def _count(self, before: int, token: TokenId) -> None:
+        """`token` followed every suffix of the text that ended in `before`."""
+        told = NOWHERE
+        for _ in range(COUNTED):
+            child = self._child(before, token)
+            if child != told:
+                self._counts[child] += 1
+                told = child
+            if before == ROOT:
+                return
+            self._followed[before] += 1
+            likeliest = self._likeliest[before]
+            if likeliest == NOWHERE or self._counts[child] >= self._counts[self._child(before, likeliest)]:
+                self._likeliest[before] = token
+            before = self._links[before]
+
+    def _child_of_longest(self, state: int, token: TokenId) -> int:
+        """The state of the longest string of `state` with `token` behind it, split off where it has longer ones."""
+        child, length = self._child(state, token), self._lengths[state] + 1
+        if self._lengths[child] == length:
+            return child
+        part = self._add(length, self._links[child])
+        for each in (self._counts, self._followed, self._likeliest, self._tokens, self._children):
+            each[part] = each[child]
+        if child in self._branches:
+            self._branches[part] = dict(self._branches[child])
+            self._edges += len(self._branches[part])
+        self._links[child] = part
+        while state != NOWHERE and self._child(state, token) == child:
+            self._join(state, token, part)
+            state = self._links[state]
+        return part
+
+    def _add(self, length: int, link: int) -> int:
+        self._lengths.append(length)
+        self._links.append(link)
+        for counts in (self._counts, self._followed):
+            counts.append(0)
+        for nowhere in (self._likeliest, self._tokens, self._children):
+            nowhere.append(NOWHERE)
+        return len(self._lengths) - 1
+
+    def _child(self, state: int, token: TokenId) -> int:
+        if self._tokens[state] == token:
+            return self._children[state]
+        others = self._branches.get(state)
+        return NOWHERE if others is None else others.get(token, NOWHERE)
+
+    def _join(self, state: int, token: TokenId, child: int) -> None:
+        if self._children[state] == NOWHERE or self._tokens[state] == token:
+            self._tokens[state], self._children[state] = token, child
+            return
+        others = self._branches.setdefault(state, {})
+        self._edges += token not in others
+        others[token] = child
+
+
+class Calibration:
+    """How often the likeliest follower was right, by the match's length and the follower's share, of late."""
+
+    def __init__(self) -> None:
+        self._tallies: dict[tuple[int, int], tuple[float, float]] = {}
+
+    def chance(self, step: Step) -> float:
+        """Before anything is known a match of m tokens is believed in m of m + 1 cases."""
+        hits, trials = self._tallies.get(_kind(step), (0.0, 0.0))
+        prior = step.share * step.length / (step.length + 1)
+        return (hits + PRIOR_STRENGTH * prior) / (trials + PRIOR_STRENGTH)
+
+    def learn(self, step: Step, *, hit: bool) -> None:
+        hits, trials = self._tallies.get(_kind(step), (0.0, 0.0))
+        self._tallies[_kind(step)] = (hits * KEPT + hit, trials * KEPT + 1)
+
+
+def _kind(step: Step) -> tuple[int, int]:
+    return min(step.length.bit_length(), 6), int(step.share * 4)
+
+
+class SuffixText:
+    """By the longest match, in the session's own text or in one of `earlier`."""
+
+    def __init__(self, earlier: Iterable[SuffixAutomaton] = ()) -> None:
+        self._own = SuffixAutomaton()
+        self._earlier = [(automaton, Place(ROOT, 0)) for automaton in earlier]
+        self._calibration = Calibration()
+
+    def read(self, ids: Sequence[TokenId]) -> None:
+        for token in ids:
+            self._own.append(token)
+            self._earlier = [(text, text.follow(place, token)) for text, place in self._earlier]
+
+    def hear(self, ids: Sequence[TokenId]) -> None:
+        for token in ids:
+            expected = next(self._ahead(), None)
+            if expected is not None:
+                self._calibration.learn(expected, hit=expected.token == token)
+            self.read((token,))
+
+    def guess(self, k: int) -> tuple[TokenId, ...]:
+        ids: list[TokenId] = []
+        survival = 1.0
+        for step in self._ahead():
+            survival *= self._calibration.chance(step)
+            if survival < LEAST_SURVIVAL or len(ids) == k:
+                break
+            ids.append(step.token)
+        return tuple(ids)
+
+    def _ahead(self) -> Iterator[Step]:
+        """What followed the longest match; in this text, of equals."""
+        sources = [(self._own, self._own.place), *self._earlier]
+        text, place = max(sources, key=lambda source: source[1].length)
+        return text.ahead(place)
+
+
+class EarlierOutputs:
+    """Outputs of finished sessions by owner, within `budget_bytes`; the owner who came least lately is forgotten first.
+
+    An automaton forgets nothing. So an owner has two, each of a quarter of the budget: one takes outputs until it is
+    full, then takes the other's place, which is forgotten."""
+
+    def __init__(self, budget_bytes: int) -> None:
+        self._budget_bytes = budget_bytes
+        self._owners: OrderedDict[bytes, tuple[SuffixAutomaton, ...]] = OrderedDict()
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(text.size_bytes for texts in self._owners.values() for text in texts)
+
+    def of(self, owner: bytes) -> tuple[SuffixAutomaton, ...]:
+        """What the owner has, the later last."""
+        if owner in self._owners:
+            self._owners.move_to_end(owner)
+        return self._owners.get(owner, ())
+
+    def add(self, owner: bytes, output: Iterable[TokenId]) -> None:
+        """One more output, or one more piece of a long one."""
+        text = self._text_with_room(owner)
+        text.separate()
+        for token in output:
+            if text.size_bytes > self._most_bytes:
+                text = self._text_with_room(owner)
+            text.append(token)
+        while self.size_bytes > self._budget_bytes:
+            self._owners.popitem(last=False)
+
+    @property
+    def _most_bytes(self) -> int:
+        return self._budget_bytes // 4 - _MOST_TOKEN_BYTES
+
+    def _text_with_room(self, owner: bytes) -> SuffixAutomaton:
+        known = self.of(owner)
+        if not known or known[-1].size_bytes > self._most_bytes:
+            known = (*known[-1:], SuffixAutomaton())
+            self._owners[owner] = known
+        return known[-1]

@@ -1,0 +1,219 @@
+"""The automaton against a naive search of the text, and what the guesses of both drafters promise."""
+
+from collections.abc import Sequence
+from itertools import islice
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem_runtime.domain.suffix import (
+    COUNTED,
+    LEAST_SURVIVAL,
+    Calibration,
+    EarlierOutputs,
+    NGramText,
+    Step,
+    SuffixAutomaton,
+    SuffixText,
+)
+from tandem_runtime.domain.tokens import TokenId
+
+LETTERS = st.integers(0, 3)
+TEXTS = st.lists(LETTERS, max_size=COUNTED)
+"""Short enough for every suffix to be told what followed it."""
+
+
+def automaton_of(*texts: Sequence[TokenId]) -> SuffixAutomaton:
+    automaton = SuffixAutomaton()
+    for text in texts:
+        automaton.separate()
+        for token in text:
+            automaton.append(token)
+    return automaton
+
+
+def followers(texts: Sequence[Sequence[TokenId]], match: Sequence[TokenId]) -> list[TokenId]:
+    """What followed each occurrence of `match`, in order."""
+    n = len(match)
+    return [text[at + n] for text in texts for at in range(len(text) - n) if list(text[at : at + n]) == list(match)]
+
+
+def naive_step(texts: Sequence[Sequence[TokenId]], match: Sequence[TokenId]) -> Step | None:
+    """The likeliest follower of the longest end of `match` that anything followed; the latest of equals."""
+    for start in range(len(match)):
+        found = followers(texts, match[start:])
+        if found:
+            count = max(map(found.count, found))
+            latest = [each for each in found if found.count(each) == count][-1]
+            return Step(latest, count / len(found), len(match) - start)
+    return None
+
+
+def longest_match(texts: Sequence[Sequence[TokenId]], read: Sequence[TokenId]) -> list[TokenId]:
+    """The longest end of `read` that stands in one of `texts`."""
+    for start in range(len(read) + 1):
+        end = list(read[start:])
+        if any(end == list(text[at : at + len(end)]) for text in texts for at in range(len(text) - len(end) + 1)):
+            return end
+    return []
+
+
+@given(text=TEXTS)
+def test_the_next_step_is_that_of_a_naive_search_behind_every_token(text: list[TokenId]) -> None:
+    automaton = SuffixAutomaton()
+    for end, token in enumerate(text, start=1):
+        automaton.append(token)
+        assert next(automaton.ahead(automaton.place), None) == naive_step([text[:end]], text[:end])
+
+
+@given(texts=st.lists(st.lists(LETTERS, max_size=7), min_size=1, max_size=4), read=TEXTS)
+def test_a_place_follows_the_longest_match_in_other_texts(texts: list[list[TokenId]], read: list[TokenId]) -> None:
+    automaton, place = automaton_of(*texts), SuffixAutomaton().place
+    for end, token in enumerate(read, start=1):
+        place = automaton.follow(place, token)
+        match = longest_match(texts, read[:end])
+        assert place.length == len(match)
+        assert next(automaton.ahead(place), None) == naive_step(texts, match)
+
+
+@given(before=TEXTS, later=TEXTS, read=TEXTS)
+def test_a_place_stays_true_while_the_automaton_grows(
+    before: list[TokenId], later: list[TokenId], read: list[TokenId]
+) -> None:
+    automaton, place = automaton_of(before), SuffixAutomaton().place
+    for token in read:
+        place = automaton.follow(place, token)
+    automaton.separate()
+    for token in later:
+        automaton.append(token)
+    match = longest_match([before], read)
+    after = automaton.follow(place, 1)
+    assert after.length == len(longest_match([before, later], [*match, 1]))
+
+
+@given(text=st.lists(LETTERS, max_size=300))
+def test_an_automaton_has_two_states_and_three_edges_a_token_at_most(text: list[TokenId]) -> None:
+    automaton = automaton_of(text)
+    assert automaton.size_bytes <= (len(text) + 1) * (2 * 28 + 200 + 3 * 80) + 28
+
+
+@given(text=TEXTS, k=st.integers(1, 12))
+def test_the_n_gram_guess_is_that_of_a_naive_search(text: list[TokenId], k: int) -> None:
+    reader = NGramText()
+    reader.read(text)
+    expected: tuple[TokenId, ...] = ()
+    for n in (3, 2):
+        starts = [at + n for at in range(len(text) - n) if text[at : at + n] == text[-n:]]
+        if starts:
+            tail = text[starts[-1] :]
+            expected = tuple(tail[at % len(tail)] for at in range(k))
+            break
+    assert reader.guess(k) == expected
+
+
+@given(st.lists(st.sampled_from([0, 1, 256, 257, 65536, 65793]), max_size=60))
+def test_ids_that_look_alike_when_packed_are_told_apart(text: list[TokenId]) -> None:
+    reader = NGramText()
+    reader.read(text)
+    if reader.guess(1):
+        assert any(text[at : at + 2] == text[-2:] for at in range(len(text) - 2))
+
+
+@pytest.mark.parametrize("reader", [NGramText(), SuffixText()], ids=["n-gram", "suffix"])
+def test_a_period_goes_on_for_as_long_as_one_asks(reader: NGramText | SuffixText) -> None:
+    reader.hear((7, 8, 9) * 5)
+    assert reader.guess(7) == (7, 8, 9, 7, 8, 9, 7)
+
+
+@pytest.mark.parametrize("reader", [NGramText(), SuffixText()], ids=["n-gram", "suffix"])
+def test_nothing_is_guessed_where_nothing_came_back(reader: NGramText | SuffixText) -> None:
+    assert reader.guess(4) == ()
+    reader.read(tuple(range(20)))
+    assert reader.guess(4) == ()
+
+
+def test_a_longer_match_is_followed_further() -> None:
+    lengths = []
+    for match in (1, 2, 8):
+        reader = SuffixText()
+        reader.read((*range(100, 120), *range(50), *range(200, 220), *range(20 - match, 20)))
+        lengths.append(len(reader.guess(30)))
+    assert lengths == sorted(set(lengths))
+    assert lengths[-1] > 8
+
+
+def test_a_text_that_does_not_keep_to_its_past_is_guessed_less() -> None:
+    reader = SuffixText()
+    past = tuple(range(40))
+    reader.read(past)
+    hopeful = None
+    for token in range(0, 40, 2):
+        reader.hear((token, 77))
+        reader.hear((token,))
+        hopeful = hopeful or len(reader.guess(8))
+        reader.hear((78,))
+    reader.read((21,))
+    assert hopeful
+    assert reader.guess(8) == ()
+
+
+def test_chances_are_learnt_for_each_kind_of_match_apart() -> None:
+    calibration = Calibration()
+    short, long = Step(5, 1.0, 1), Step(5, 1.0, 20)
+    for _ in range(30):
+        calibration.learn(short, hit=False)
+        calibration.learn(long, hit=True)
+    assert calibration.chance(short) < LEAST_SURVIVAL < 0.95 < calibration.chance(long)
+
+
+def test_an_earlier_output_is_guessed_from_where_this_one_meets_it() -> None:
+    earlier = EarlierOutputs(100_000)
+    earlier.add(b"a", range(10, 40))
+    mine, other = SuffixText(earlier.of(b"a")), SuffixText(earlier.of(b"b"))
+    for reader in (mine, other):
+        reader.read((1, 2, 14, 15, 16))
+    assert mine.guess(3) == (17, 18, 19)
+    assert other.guess(3) == ()
+
+
+def test_no_guess_runs_from_one_output_into_the_next() -> None:
+    earlier = EarlierOutputs(100_000)
+    earlier.add(b"a", (1, 2, 3, 4, 5))
+    earlier.add(b"a", (6, 7, 8))
+    reader = SuffixText(earlier.of(b"a"))
+    reader.read((2, 3, 4))
+    assert reader.guess(8) == (5,)
+
+
+@given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.lists(LETTERS, max_size=60)), max_size=40))
+def test_earlier_outputs_keep_to_their_budget(outputs: list[tuple[bytes, list[TokenId]]]) -> None:
+    earlier = EarlierOutputs(8_000)
+    for owner, output in outputs:
+        earlier.add(owner, output)
+        assert earlier.size_bytes <= 8_000
+
+
+def test_the_owner_who_came_least_lately_is_forgotten_first() -> None:
+    earlier = EarlierOutputs(20_000)
+    earlier.add(b"idle", range(20))
+    earlier.add(b"busy", range(20))
+    for number in range(20):
+        assert len(earlier.of(b"busy")) == 1
+        earlier.add(b"%d" % number, range(20))
+    assert earlier.of(b"idle") == ()
+
+
+def test_of_one_owner_the_later_outputs_are_kept() -> None:
+    earlier = EarlierOutputs(40_000)
+    for number in range(100):
+        earlier.add(b"a", range(100 * number, 100 * number + 20))
+    old, new = SuffixText(earlier.of(b"a")), SuffixText(earlier.of(b"a"))
+    old.read((101, 102, 103))
+    new.read((9901, 9902, 9903))
+    assert (old.guess(2), new.guess(2)) == ((), (9904, 9905))
+
+
+def test_a_step_ahead_is_only_looked_for_when_asked() -> None:
+    automaton = automaton_of((1, 2, 1))
+    assert [step.token for step in islice(automaton.ahead(automaton.place), 3)] == [2, 1, 2]

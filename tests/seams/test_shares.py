@@ -1,0 +1,398 @@
+"""Whose rows a step takes and whose wait, and that one request's fault, end or haste costs nobody else anything."""
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from tests.seams.wire_peers import connected, served
+
+from tandem_runtime.domain.errors import DraftLost, Overloaded, TandemError, TargetLost
+from tandem_runtime.domain.tokens import (
+    Incarnation,
+    OpenSession,
+    Priority,
+    Proposal,
+    ProposeRound,
+    RunRounds,
+    SamplingParameters,
+    SessionId,
+    TokenId,
+    Verdict,
+    Verification,
+    VerifyRound,
+)
+from tandem_runtime.engines.draft_loop import BatchedDraft
+from tandem_runtime.engines.planning import StepSize
+from tandem_runtime.engines.scripted import ScriptedModel, chain_logits
+from tandem_runtime.engines.sessions import EngineFacts
+from tandem_runtime.engines.target_loop import BatchedTarget
+from tandem_runtime.ports import Logits, Row, TargetEngine
+from tandem_runtime.wire.client import RemoteTarget
+from tandem_runtime.wire.roles import TargetRole
+
+LIFE = Incarnation("life-1")
+FACTS = EngineFacts(model_digest="m", tokenizer_digest="t", incarnation=LIFE)
+INTERACTIVE, BATCH, BACKGROUND = Priority
+GUESSES = (6, 6, 6, 6, 6)
+"""Few of which stand, so that a round is six rows for about one token."""
+
+
+class SystemClock:
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def wall(self) -> float:
+        return time.time()
+
+
+class SteppedModel(ScriptedModel):
+    """The chain model; notes every step by the first tokens of its rows' prompts, and takes one when it is let."""
+
+    def __init__(self, *, kv_blocks: int = 512, max_length: int = 512) -> None:
+        super().__init__(chain_logits, max_length=max_length, max_sessions=64, kv_blocks=kv_blocks)
+        self.steps: list[list[tuple[TokenId, int]]] = []
+        self.error: Exception | None = None
+        self.let = threading.Semaphore(0)
+        self.entered = threading.Semaphore(0)
+
+    def forward(self, rows: Sequence[Row]) -> list[Logits]:
+        self.entered.release()
+        assert self.let.acquire(timeout=30)
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        outputs = super().forward(rows)
+        self.steps.append([(self._memory[row.blocks[0]][0], len(row.tokens)) for row in rows])
+        return outputs
+
+    def rows_by_prompt(self) -> Counter[TokenId]:
+        counts = Counter[TokenId]()
+        for step in self.steps:
+            for first, rows in step:
+                counts[first] += rows
+        return counts
+
+
+class Everybody:
+    """Sessions named by the first token of their prompt, so that a step tells whose rows it holds."""
+
+    def __init__(self, target: TargetEngine, model: SteppedModel) -> None:
+        self.target = target
+        self.model = model
+
+    async def open(
+        self, name: str, first: TokenId, priority: Priority = INTERACTIVE, *, weight: float = 1.0, length: int = 1
+    ) -> None:
+        greedy = SamplingParameters(seed=1, temperature=0.0)
+        await self.target.open(
+            OpenSession(
+                SessionId(name),
+                (first, *(ord(name[-1]) % 6,) * (length - 1)),
+                (),
+                greedy,
+                Verification.COUPLED,
+                max_tokens=self.model.max_length - length,
+                tenant=f"tenant-{first}",
+                weight=weight,
+                priority=priority,
+            )
+        )
+
+    def round(
+        self, name: str, number: int, ids: tuple[TokenId, ...] = (), *, offset: int | None = None
+    ) -> "asyncio.Task[Verdict]":
+        asked = VerifyRound(SessionId(name), LIFE, number, number if offset is None else offset, Proposal(ids))
+        return asyncio.create_task(self.target.verify(asked))
+
+    async def stand(self) -> None:
+        """Until the model's thread stands in a step."""
+        assert await asyncio.to_thread(self.model.entered.acquire, timeout=30)
+
+    async def step(self) -> None:
+        """Let the step under way end, and the next one begin with what has arrived by now."""
+        await asyncio.sleep(0)
+        self.model.let.release()
+        await self.stand()
+
+    def let_go(self) -> None:
+        self.model.let.release(100_000)
+
+
+async def test_what_is_less_urgent_joins_where_a_step_has_room() -> None:
+    model = SteppedModel()
+    with BatchedTarget(model, FACTS, clock=SystemClock(), size=StepSize(8, 64)) as target:
+        people = Everybody(target, model)
+        for name, first, priority in (("a", 1, INTERACTIVE), ("b", 2, BATCH), ("c", 3, BACKGROUND), ("d", 4, BATCH)):
+            await people.open(name, first, priority)
+        holding = people.round("d", 0)
+        await people.stand()
+        rounds = [people.round(name, 0, ids) for name, ids in (("c", ()), ("b", GUESSES), ("a", (6, 6)))]
+        await people.step()
+        await people.step()
+        people.let_go()
+        await asyncio.gather(holding, *rounds)
+    assert model.steps == [[(4, 1)], [(1, 3), (3, 1)], [(2, 6)]]
+
+
+async def test_a_prompt_of_a_batch_takes_what_the_decoding_rows_leave_of_a_chunk() -> None:
+    model = SteppedModel()
+    with BatchedTarget(model, FACTS, clock=SystemClock(), size=StepSize(40, 64)) as target:
+        people = Everybody(target, model)
+        await people.open("now", 1)
+        await people.open("later", 2, BATCH, length=100)
+        holding = people.round("now", 0)
+        await people.stand()
+        asked = [people.round("later", 0), people.round("now", 1, GUESSES)]
+        people.let_go()
+        await asyncio.gather(holding, *asked)
+    assert model.steps[:3] == [[(1, 1)], [(1, 6), (2, 34)], [(2, 40)]]
+
+
+async def test_a_tenant_with_many_sessions_has_its_share_of_the_rows_and_no_more() -> None:
+    """24 sessions whose guesses are all wrong against 8; a step holds 8 rounds, and shares are 1 to 3."""
+    model = SteppedModel()
+    with BatchedTarget(model, FACTS, clock=SystemClock(), size=StepSize(256, 48)) as target:
+        people = Everybody(target, model)
+        for at in range(32):
+            await people.open(str(at), 1 if at < 24 else 2, weight=1.0 if at < 24 else 3.0)
+        ended = asyncio.Event()
+
+        async def ask(name: str) -> None:
+            number = offset = 0
+            while not ended.is_set():
+                verdict = await people.round(name, number, GUESSES, offset=offset)
+                number, offset = number + 1, offset + verdict.accepted + 1
+
+        asking = [asyncio.create_task(ask(str(at))) for at in range(32)]
+        await people.stand()
+        for _ in range(4):  # until all have arrived
+            await people.step()
+        model.steps.clear()
+        for _ in range(60):
+            await people.step()
+        counts = model.rows_by_prompt()
+        ended.set()
+        people.let_go()
+        await asyncio.gather(*asking)
+    assert sum(counts.values()) >= 57 * 48
+    assert abs(counts[1] / sum(counts.values()) - 1 / 4) < 0.05
+
+
+async def test_a_draft_shares_its_steps_as_a_target_does() -> None:
+    """40 sessions of one tenant guess 20 tokens each, and 20 of another; a step holds 32 rows."""
+    model = SteppedModel()
+    with BatchedDraft(model, FACTS, clock=SystemClock(), size=StepSize(256, 32)) as draft:
+        for at in range(60):
+            first = 1 if at < 40 else 2
+            greedy = SamplingParameters(seed=1, temperature=0.0)
+            await draft.open(
+                OpenSession(
+                    SessionId(str(at)), (first,), (), greedy, Verification.COUPLED, 400, tenant=f"tenant-{first}"
+                )
+            )
+        rounds = [
+            asyncio.create_task(draft.propose(ProposeRound(SessionId(str(at)), LIFE, 0, (), 20))) for at in range(60)
+        ]
+        await asyncio.to_thread(model.entered.acquire, timeout=30)
+        model.let.release(100_000)
+        await asyncio.gather(*rounds)
+    both = [Counter(first for first, _ in step) for step in model.steps[2:25]]
+    assert both == [{1: 16, 2: 16}] * 23
+
+
+async def test_a_tenant_with_many_sessions_pushes_out_its_own_before_anothers_first_one() -> None:
+    """Room for eight blocks: two sessions of one tenant hold four each when another one's first session comes, and the
+    earlier of the two keeps what it has."""
+    model = SteppedModel(kv_blocks=8, max_length=128)
+    with BatchedTarget(model, FACTS, clock=SystemClock(), patience_seconds=3600.0) as target:
+        people = Everybody(target, model)
+        people.let_go()
+        for name, first, length in (("a", 1, 50), ("b", 2, 10), ("c", 1, 50)):
+            await people.open(name, first, length=length)
+        computed = []
+        for name, number in (("a", 0), ("c", 0), ("b", 0), ("a", 1), ("c", 1)):
+            if (name, number) == ("c", 1):
+                await target.close(SessionId("b"))
+            before = sum(target.memory.computed.values())
+            await people.round(name, number)
+            computed.append(sum(target.memory.computed.values()) - before)
+        assert target.memory.preemptions == 1
+    assert computed == [50, 50, 10, 1, 3]  # of the third session's, two blocks and the token were taken over
+
+
+FAULTS: list[tuple[Callable[[], Exception], type[TandemError]]] = [
+    (lambda: RuntimeError("kernel"), TargetLost),
+    (MemoryError, Overloaded),
+    (lambda: ValueError("shape"), TargetLost),
+]
+
+
+@pytest.mark.parametrize(("fault", "expected"), FAULTS, ids=["fault", "memory", "shape"])
+@pytest.mark.parametrize("place", ["extend", "settle", "adopt"])
+async def test_an_error_of_the_books_fails_the_jobs_at_hand_and_the_loop_goes_on_from_empty_ones(
+    fault: Callable[[], Exception], expected: type[TandemError], place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = SteppedModel()
+    with BatchedTarget(model, FACTS, clock=SystemClock()) as target:
+        people = Everybody(target, model)
+        people.let_go()
+        await people.open("a", 1, length=40)
+        await people.open("b", 2, length=40)
+        first = await people.round("a", 0)
+
+        def broken(*_: object) -> None:
+            raise fault()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(model.blocks, place, broken)
+            with pytest.raises(expected):
+                await people.round("b", 0)
+        assert model.blocks.used == model.blocks.idle == 0
+        again = await people.round("a", 0)
+        after = await people.round("a", 1)
+        await people.round("b", 0)
+        for name in "ab":
+            await target.close(SessionId(name))
+    assert again == first
+    assert (after.offset, model.blocks.used) == (1, 0)
+
+
+async def test_a_step_without_memory_is_answered_to_its_jobs_and_no_others() -> None:
+    model = SteppedModel()
+    with BatchedTarget(model, FACTS, clock=SystemClock()) as target:
+        people = Everybody(target, model)
+        for name, first in (("a", 1), ("b", 2)):
+            await people.open(name, first)
+        asked = people.round("a", 0)
+        await people.stand()
+        other = people.round("b", 0)
+        await asyncio.sleep(0)
+        model.error = MemoryError()
+        people.let_go()
+        with pytest.raises(Overloaded) as told:
+            await asked
+        await other
+        await people.round("a", 0)
+    assert told.value.retry_after_seconds >= 1
+
+
+async def all_of(run: AsyncIterator[Verdict]) -> list[Verdict]:
+    return [verdict async for verdict in run]
+
+
+STAGES = {
+    "waiting behind a step": (1, 1, 0),
+    "within a prompt": (1, 400, 2),
+    "starving": (500, 100, 9),
+}
+"""Tokens of the prompt before, of the prompt that is given up, and steps until then."""
+
+
+@pytest.mark.parametrize("runs", [False, True], ids=["a round", "a run"])
+@pytest.mark.parametrize(("before", "length", "steps"), [*STAGES.values(), (1, 1, 3)], ids=[*STAGES, "under way"])
+async def test_whoever_waits_no_longer_is_computed_no_longer(before: int, length: int, steps: int, runs: bool) -> None:
+    """A caller's deadline is a cancellation here, and takes effect before the next step."""
+    model = SteppedModel(kv_blocks=32)
+    with BatchedTarget(model, FACTS, clock=SystemClock(), size=StepSize(64, 64), patience_seconds=3600.0) as target:
+        people = Everybody(target, model)
+        await people.open("first", 1, length=before)
+        await people.open("late", 2, length=length)
+        run = target.run(RunRounds(SessionId("first"), LIFE, 0, 0, 10))
+        going = asyncio.ensure_future(anext(run))
+        await people.stand()
+        alone = target.run(RunRounds(SessionId("late"), LIFE, 0, 0, 50))
+        asked: asyncio.Task[Any] = asyncio.create_task(all_of(alone)) if runs else people.round("late", 0)
+        for _ in range(steps):
+            await people.step()
+        under_way = len(model.steps)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0):
+                await asked
+        people.let_go()
+        await going
+        assert len([verdict async for verdict in run]) == 9
+        await asyncio.gather(target.close(SessionId("late")), target.close(SessionId("first")))
+    assert not [step for step in model.steps[under_way + 1 :] if 2 in dict(step)]
+    assert model.blocks.used == 0
+
+
+class NotingTarget(BatchedTarget):
+    """Says when a round's caller has its answer or is gone."""
+
+    left: asyncio.Event
+
+    async def verify(self, request: VerifyRound) -> Verdict:
+        try:
+            return await super().verify(request)
+        finally:
+            self.left.set()
+
+
+async def test_a_deadline_passed_at_the_gateway_ends_the_work_behind_the_wire() -> None:
+    model = SteppedModel()
+    with NotingTarget(model, FACTS, clock=SystemClock(), size=StepSize(64, 64)) as target:
+        target.left = asyncio.Event()
+        async with served(TargetRole(target)) as server, connected(RemoteTarget, server.port) as remote:
+            people = Everybody(remote, model)
+            await people.open("a", 1, length=400)
+            asked = people.round("a", 0)
+            await people.stand()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await asked
+            await target.left.wait()
+            people.let_go()
+    assert len(model.steps) == 1, "a prompt of 400 takes seven steps"
+
+
+async def test_what_is_less_urgent_and_never_has_room_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandem_runtime.engines.step_loop.LONGEST_WAIT_SECONDS", 0.0)
+    model = SteppedModel()
+    with BatchedTarget(model, FACTS, clock=SystemClock(), size=StepSize(1, 32)) as target:
+        people = Everybody(target, model)
+        await people.open("now", 1)
+        await people.open("some time", 2, BACKGROUND)
+        run = target.run(RunRounds(SessionId("now"), LIFE, 0, 0, 50))
+        going = asyncio.ensure_future(anext(run))
+        await people.stand()
+        asked = people.round("some time", 0)
+        await asyncio.sleep(0)
+        people.let_go()
+        with pytest.raises(Overloaded, match="steps are full"):
+            await asked
+        await going
+        assert [verdict.offset async for verdict in run] == list(range(1, 50))
+    assert model.rows_by_prompt()[2] == 0
+
+
+async def test_rounds_that_wait_are_counted() -> None:
+    model = SteppedModel()
+    with BatchedTarget(model, FACTS, clock=SystemClock()) as target:
+        people = Everybody(target, model)
+        for name in "ab":
+            await people.open(name, 1)
+        rounds = [people.round("a", 0)]
+        await people.stand()
+        rounds.append(people.round("b", 0))
+        await people.step()
+        assert target.waiting == 1
+        people.let_go()
+        await asyncio.gather(*rounds)
+        assert target.waiting == 0
+
+
+async def test_a_lost_draft_is_all_that_a_drafts_fault_comes_to() -> None:
+    model = SteppedModel()
+    model.error = ValueError("shape")
+    model.let.release(100)
+    with BatchedDraft(model, FACTS, clock=SystemClock()) as draft:
+        greedy = SamplingParameters(seed=1, temperature=0.0)
+        await draft.open(OpenSession(SessionId("a"), (1,), (), greedy, Verification.COUPLED, 400))
+        with pytest.raises(DraftLost):
+            await draft.propose(ProposeRound(SessionId("a"), LIFE, 0, (), 3))
+        assert len((await draft.propose(ProposeRound(SessionId("a"), LIFE, 0, (), 3))).ids) == 3
