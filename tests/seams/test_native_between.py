@@ -189,14 +189,14 @@ def test_attention_is_torchs_and_each_query_is_by_itself(
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 def test_a_late_query_sees_a_long_context_as_torch_does(dtype: torch.dtype) -> None:
     config = shaped(head_dim=64, groups=3)
-    [session] = sessions(config, dtype, [2100])
-    turns = turns_of(config, dtype, 2100)
-    kept, theirs = (memory(config, dtype, blocks=132) for _ in range(2))
-    [whole] = mixed(native(config, dtype), kept, [(session, 0, 2100)], turns, None)
-    [wanted] = mixed(TorchBetween(config, device=CPU), theirs, [(session, 0, 2100)], turns, None)
+    [session] = sessions(config, dtype, [1100])
+    turns = turns_of(config, dtype, 1100)
+    kept, theirs = (memory(config, dtype, blocks=69) for _ in range(2))
+    [whole] = mixed(native(config, dtype), kept, [(session, 0, 1100)], turns, None)
+    [wanted] = mixed(TorchBetween(config, device=CPU), theirs, [(session, 0, 1100)], turns, None)
     torch.testing.assert_close(whole, wanted, **CLOSE[dtype])
-    [again] = mixed(native(config, dtype), kept, [(session, 2090, 5)], turns, None)
-    assert bits(again) == bits(whole[2090:2095])
+    [again] = mixed(native(config, dtype), kept, [(session, 1090, 5)], turns, None)
+    assert bits(again) == bits(whole[1090:1095])
 
 
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
