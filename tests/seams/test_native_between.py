@@ -71,7 +71,7 @@ def memory(config: DecoderConfig, dtype: torch.dtype, *, blocks: int = 1) -> Key
     return KeyValueCache(config, blocks=blocks, dtype=dtype, device=CPU)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     count=st.integers(1, 9),
     width=st.one_of(st.integers(1, 70), st.just(576)),
