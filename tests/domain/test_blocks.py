@@ -7,9 +7,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.blocks import BlockId, Blocks, Copy, Table, root_key
 
 SIZE = 4
+A, X = AdapterDigest("a"), AdapterDigest("x")
 ROOT = root_key(tenant="a", adapter=None)
 
 
@@ -57,7 +59,7 @@ def test_a_sequence_begins_with_the_known_blocks_of_the_same_prefix(begins: str,
 
 @pytest.mark.parametrize(
     "root",
-    [None, root_key(tenant="b", adapter=None), root_key(tenant="a", adapter="x"), root_key(tenant="", adapter="a")],
+    [None, root_key(tenant="b", adapter=None), root_key(tenant="a", adapter=X), root_key(tenant="", adapter=A)],
 )
 def test_another_tenant_or_adapter_finds_nothing(root: bytes | None) -> None:
     blocks = blocks_of(8)

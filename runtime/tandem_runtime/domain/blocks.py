@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NewType
 
+from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.tokens import TokenId
 
 __all__ = ["BlockId", "Blocks", "Copy", "Key", "Table", "root_key"]
@@ -35,8 +36,8 @@ Key = NewType("Key", bytes)
 _BYTES_PER_TOKEN = 4
 
 
-def root_key(*, tenant: str, adapter: str | None) -> Key:
-    """What may share blocks: sequences of one tenant under one adapter (its digest; None: the model alone)."""
+def root_key(*, tenant: str, adapter: AdapterDigest | None) -> Key:
+    """What may share blocks: sequences of one tenant under one adapter (None: the model alone)."""
     names = [tenant.encode(), b"" if adapter is None else adapter.encode()]
     return Key(hashlib.sha256(b"".join(hashlib.sha256(name).digest() for name in names)).digest())
 

@@ -82,7 +82,7 @@ class Job:
             self.parts = []
         end = start + size
         outputs = max(0, end - max(start, want.first))
-        return Row(tuple(self.line.table.blocks), start, tuple(want.tokens[start:end]), outputs)
+        return Row(tuple(self.line.table.blocks), start, tuple(want.tokens[start:end]), outputs, self.line.adapter)
 
     def took(self, row: Row, logits: Logits, *, waited: float, seconds: float) -> None:
         """Note that `row` was computed."""

@@ -9,6 +9,7 @@ cache and preemption are one thing seen from here: the ids become fewer, and wha
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.batching import Claim, Holder, gives_way, ranks
 from tandem_runtime.domain.blocks import Key, Table
 from tandem_runtime.domain.errors import Overloaded
@@ -32,6 +33,7 @@ class Line:
     table: Table
     claim: Claim
     used_at: float
+    adapter: AdapterDigest | None = None
     held: list[TokenId] = field(default_factory=list)
 
     def agrees(self, tokens: list[TokenId]) -> int:
@@ -86,7 +88,12 @@ class Lines:
         """Blocks of the line that holds most. May be read on any thread."""
         return max((len(line.table.blocks) for line in list(self._lines.values())), default=0)
 
-    def open(self, root: Key | None, claim: Claim) -> Line:
+    @property
+    def adapters(self) -> set[AdapterDigest | None]:
+        """What open lines are computed with."""
+        return {line.adapter for line in self._lines.values()}
+
+    def open(self, root: Key | None, claim: Claim, *, adapter: AdapterDigest | None = None) -> Line:
         """An empty line. What is settled in it is known to lines of the same `root`; None: to no others.
 
         Raises Overloaded when as many are open as the model serves.
@@ -94,7 +101,7 @@ class Lines:
         if len(self._lines) >= self._model.max_sessions:
             raise Overloaded(f"all {self._model.max_sessions} sessions of this engine are taken; try again later")
         self._opened += 1
-        line = Line(self._opened, Table(root), claim, self._now())
+        line = Line(self._opened, Table(root), claim, self._now(), adapter)
         self._lines[line.number] = line
         return line
 

@@ -3,9 +3,22 @@
 Refuses to know how it is asked: the command line is `main`'s, the fields of a resource are the operator's.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
-__all__ = ["EngineOptions"]
+from tandem_runtime.domain.adapters import MOST_ADAPTERS
+
+__all__ = ["AdapterOptions", "EngineOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterOptions:
+    """`named` are loaded at the start; further ones come from below `folder`, or None: never. `most` at a time."""
+
+    named: Mapping[str, Path] = field(default_factory=dict)
+    folder: Path | None = None
+    most: int = MOST_ADAPTERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,3 +37,4 @@ class EngineOptions:
     max_length: int | None = None
     kv_bytes: int | None = None
     pace: str | None = None
+    adapters: AdapterOptions = field(default_factory=AdapterOptions)

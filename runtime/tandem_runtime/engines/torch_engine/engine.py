@@ -14,16 +14,19 @@ built, and on a GPU, torch computes, which picks routine and order of summation 
 import logging
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.blocks import BlockId, Blocks, Copy
 from tandem_runtime.domain.errors import ModelRefused, Overloaded
 from tandem_runtime.engines.native import NotBuilt
 from tandem_runtime.engines.options import EngineOptions
 from tandem_runtime.engines.screens import screens
+from tandem_runtime.engines.torch_engine.adapters import Adapter, adapted_by, read_adapter
 from tandem_runtime.engines.torch_engine.architectures import read_config
 from tandem_runtime.engines.torch_engine.between import Between, TorchBetween
 from tandem_runtime.engines.torch_engine.cache import BLOCK_TOKENS, KeyValueCache, block_bytes, blocks_within
@@ -32,7 +35,7 @@ from tandem_runtime.engines.torch_engine.linear import Multiplier, multiplier_fo
 from tandem_runtime.engines.torch_engine.loading import load_decoder
 from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig
 from tandem_runtime.engines.torch_engine.native_between import NativeBetween, built
-from tandem_runtime.ports import Logits, Row
+from tandem_runtime.ports import Logits, ReadAdapter, Row
 
 __all__ = ["DTYPES", "TorchModel", "load_torch_model"]
 
@@ -50,7 +53,7 @@ COMPANY_TOKENS = 16
 
 
 class TorchModel:
-    """`ports.StepModel` over a decoder. Runs on the decoder's own device, in its own type.
+    """`ports.StepModel` and `ports.AdaptableModel` over a decoder. Runs on the decoder's own device, in its own type.
 
     `kv_blocks` None: memory enough for all sessions at full length. Products are by `multiplier`, by default the best
     one for the decoder's device.
@@ -76,6 +79,7 @@ class TorchModel:
         count = max_sessions * _blocks_of(max_length) if kv_blocks is None else kv_blocks
         self._cache = KeyValueCache(decoder.config, blocks=count, dtype=weight.dtype, device=self._device)
         self.blocks = Blocks(count, block_tokens=BLOCK_TOKENS)
+        self._adapters: dict[AdapterDigest, Adapter] = {}
         self.determinism = "Bitwise" if self._is_row_invariant() else "NearTie"
 
     @property
@@ -95,6 +99,20 @@ class TorchModel:
                 raise
             raise Overloaded("the device is out of memory; try again later") from error
 
+    def read_adapter(self, folder: Path) -> ReadAdapter:
+        """As `ports.AdaptableModel`."""
+        try:
+            adapter = read_adapter(folder, self._decoder.config, like=self._decoder.embedding)
+        except (MemoryError, RuntimeError) as error:
+            if not _is_of_memory(error):
+                raise
+            raise ModelRefused(f"{folder}: there is no memory for this adapter; unload another one") from error
+        install = partial(self._adapters.__setitem__, adapter.digest, adapter)
+        return ReadAdapter(adapter.digest, adapter.rank, adapter.nbytes, install)
+
+    def drop_adapter(self, digest: AdapterDigest) -> None:
+        del self._adapters[digest]
+
     @torch.inference_mode()
     def copy(self, copies: Sequence[Copy]) -> None:
         self._cache.copy(copies)
@@ -111,7 +129,9 @@ class TorchModel:
         """[sum of tokens, hidden] after the first `layers`; None: after all."""
         places = [(token, row.start + i) for row in rows for i, token in enumerate(row.tokens)]
         tokens, positions = torch.tensor(places, device=self._device).T.contiguous()
-        return self._decoder.hidden(tokens, positions, self._between.step(self._cache, rows), layers=layers)
+        step = self._between.step(self._cache, rows)
+        adapt = adapted_by(self._adapters, rows, linear=self.multiplier.linear, device=self._device)
+        return self._decoder.hidden(tokens, positions, step, adapt=adapt, layers=layers)
 
     def _is_row_invariant(self) -> bool:
         """Do pieces of a sequence have the same bits as the whole, alone and beside another row?

@@ -8,10 +8,13 @@ their input become one, at load: Q, K and V, and the two halves of the feed-forw
 a head at angle t
 
     (a, b) cos t + (b, a) (-sin t, sin t)
+
+Adapters come in by a callback, as attention does: after a product, and before anything else sees what it made.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -21,13 +24,29 @@ from tandem_runtime.engines.torch_engine.between import Step
 from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig, Linear, rotation_at
 from tandem_runtime.engines.torch_engine.room import Room
 
-__all__ = ["FusedDecoder"]
+__all__ = ["JOINED", "Adapt", "FusedDecoder", "Place"]
+
+JOINED: Mapping[str, tuple[str, ...]] = {
+    "qkv": ("self_attn.q", "self_attn.k", "self_attn.v"),
+    "out": ("self_attn.o",),
+    "gate_up": ("mlp.gate", "mlp.up"),
+    "down": ("mlp.down",),
+}
+"""The products of a layer, and the projections of `model` whose outputs each gives, one after the other."""
+
+Place: TypeAlias = tuple[int, str]
+"""A layer's number and one of its products by its name in `JOINED`."""
+
+Adapt = Callable[[Place, Tensor, Tensor], Tensor]
+"""``adapt(place, x, y) -> y + what adapters add``: ``x`` [n, inputs] is what the product at ``place`` was given, ``y``
+[n, outputs] what it made, and the callee's to write into."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Product:
     """`weight` [outputs, inputs] and, where the model has it, `bias` [outputs]."""
 
+    place: Place
     weight: Tensor
     bias: Tensor | None
 
@@ -62,52 +81,55 @@ class FusedDecoder:
         self.embedding: Tensor = _joined([weights["model.embed_tokens.weight"]], room)
         self._head = _joined([weights["lm_head.weight"]], room) if "lm_head.weight" in weights else self.embedding
         self._norm = weights["model.norm.weight"]
-        self._layers = [
-            _layer(weights, f"model.layers.{index}", self.config, room)
-            for index in range(self.config.num_hidden_layers)
-        ]
+        self._layers = [_layer(weights, index, self.config, room) for index in range(self.config.num_hidden_layers)]
         self._table = _rotation_table(self.config, length, like=self.embedding)
 
-    def hidden(self, tokens: Tensor, positions: Tensor, step: Step, *, layers: int | None = None) -> Tensor:
+    def hidden(
+        self, tokens: Tensor, positions: Tensor, step: Step, *, adapt: Adapt | None = None, layers: int | None = None
+    ) -> Tensor:
         """As `Decoder.hidden`, for `tokens` and `positions` [n], by the first `layers` only; None: by all."""
         x = functional.embedding(tokens, self.embedding)
         used = self._layers[:layers]
         normed = step.normed(x, used[0].attention_norm)
         for index, (layer, norm) in enumerate(zip(used, self._norms_after(used), strict=True)):
-            qkv = self._product(normed, layer.qkv)
+            qkv = self._product(normed, layer.qkv, adapt)
             mixed = step.mixed(index, qkv, layer.head_norms, self._table, positions)
-            x, normed = step.added(x, self._product(mixed, layer.out), layer.feed_norm)
-            gated = step.gated(self._product(normed, layer.gate_up))
-            x, normed = step.added(x, self._product(gated, layer.down), norm)
+            x, normed = step.added(x, self._product(mixed, layer.out, adapt), layer.feed_norm)
+            gated = step.gated(self._product(normed, layer.gate_up, adapt))
+            x, normed = step.added(x, self._product(gated, layer.down, adapt), norm)
         return normed
 
     def logits(self, hidden: Tensor) -> Tensor:
         """As `Decoder.logits`."""
         return self._linear(hidden, self._head)
 
-    def _product(self, x: Tensor, product: _Product) -> Tensor:
+    def _product(self, x: Tensor, product: _Product, adapt: Adapt | None) -> Tensor:
         out = self._linear(x, product.weight)
-        return out if product.bias is None else out + product.bias
+        biased = out if product.bias is None else out + product.bias
+        return biased if adapt is None else adapt(product.place, x, biased)
 
     def _norms_after(self, layers: Sequence[_Layer]) -> list[Tensor]:
         """What norms the rows that each of `layers` makes."""
         return [*(layer.attention_norm for layer in layers[1:]), self._norm]
 
 
-def _layer(weights: Mapping[str, nn.Parameter], name: str, config: DecoderConfig, room: Room) -> _Layer:
-    def joined(*parts: str) -> _Product:
+def _layer(weights: Mapping[str, nn.Parameter], index: int, config: DecoderConfig, room: Room) -> _Layer:
+    name = f"model.layers.{index}"
+
+    def joined(product: str) -> _Product:
+        parts = JOINED[product]
         biases = [weights[bias] for part in parts if (bias := f"{name}.{part}_proj.bias") in weights]
         weight = _joined([weights[f"{name}.{part}_proj.weight"] for part in parts], room)
-        return _Product(weight, torch.cat([bias.detach() for bias in biases]) if biases else None)
+        return _Product((index, product), weight, torch.cat([bias.detach() for bias in biases]) if biases else None)
 
     return _Layer(
         attention_norm=weights[f"{name}.input_layernorm.weight"],
-        qkv=joined("self_attn.q", "self_attn.k", "self_attn.v"),
+        qkv=joined("qkv"),
         head_norms=_head_norms(weights, name, config) if config.head_norms else None,
-        out=joined("self_attn.o"),
+        out=joined("out"),
         feed_norm=weights[f"{name}.post_attention_layernorm.weight"],
-        gate_up=joined("mlp.gate", "mlp.up"),
-        down=joined("mlp.down"),
+        gate_up=joined("gate_up"),
+        down=joined("down"),
     )
 
 
