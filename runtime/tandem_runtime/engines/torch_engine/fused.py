@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from tandem_runtime.engines.torch_engine.between import Step
 from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig, Linear, rotation_at
-from tandem_runtime.engines.torch_engine.room import Room
+from tandem_runtime.engines.torch_engine.shelf import Shelf
 
 __all__ = ["JOINED", "Adapt", "FusedDecoder", "Place"]
 
@@ -77,11 +77,11 @@ class FusedDecoder:
         weights = dict(decoder.named_parameters())
         self.config = decoder.config
         self._linear = linear
-        room = _room_for([weight for weight in weights.values() if weight.dim() > 1])
-        self.embedding: Tensor = _joined([weights["model.embed_tokens.weight"]], room)
-        self._head = _joined([weights["lm_head.weight"]], room) if "lm_head.weight" in weights else self.embedding
+        shelf = _shelf_for([weight for weight in weights.values() if weight.dim() > 1])
+        self.embedding: Tensor = _joined([weights["model.embed_tokens.weight"]], shelf)
+        self._head = _joined([weights["lm_head.weight"]], shelf) if "lm_head.weight" in weights else self.embedding
         self._norm = weights["model.norm.weight"]
-        self._layers = [_layer(weights, index, self.config, room) for index in range(self.config.num_hidden_layers)]
+        self._layers = [_layer(weights, index, self.config, shelf) for index in range(self.config.num_hidden_layers)]
         self._table = _rotation_table(self.config, length, like=self.embedding)
 
     def hidden(
@@ -113,13 +113,13 @@ class FusedDecoder:
         return [*(layer.attention_norm for layer in layers[1:]), self._norm]
 
 
-def _layer(weights: Mapping[str, nn.Parameter], index: int, config: DecoderConfig, room: Room) -> _Layer:
+def _layer(weights: Mapping[str, nn.Parameter], index: int, config: DecoderConfig, shelf: Shelf) -> _Layer:
     name = f"model.layers.{index}"
 
     def joined(product: str) -> _Product:
         parts = JOINED[product]
         biases = [weights[bias] for part in parts if (bias := f"{name}.{part}_proj.bias") in weights]
-        weight = _joined([weights[f"{name}.{part}_proj.weight"] for part in parts], room)
+        weight = _joined([weights[f"{name}.{part}_proj.weight"] for part in parts], shelf)
         return _Product((index, product), weight, torch.cat([bias.detach() for bias in biases]) if biases else None)
 
     return _Layer(
@@ -138,13 +138,13 @@ def _head_norms(weights: Mapping[str, nn.Parameter], name: str, config: DecoderC
     return torch.cat((query.expand(config.num_attention_heads, -1), key.expand(config.num_key_value_heads, -1)))
 
 
-def _room_for(weights: Sequence[Tensor]) -> Room:
-    return Room(sum(weight.numel() for weight in weights), count=len(weights), like=weights[0])
+def _shelf_for(weights: Sequence[Tensor]) -> Shelf:
+    return Shelf(sum(weight.numel() for weight in weights), count=len(weights), like=weights[0])
 
 
-def _joined(weights: Sequence[nn.Parameter], room: Room) -> Tensor:
+def _joined(weights: Sequence[nn.Parameter], shelf: Shelf) -> Tensor:
     """Weights [outputs, inputs] as one of [all outputs, inputs], of which they become views."""
-    whole = room.take(sum(map(len, weights)), weights[0].shape[1])
+    whole = shelf.take(sum(map(len, weights)), weights[0].shape[1])
     parts = torch.split(whole, [len(weight) for weight in weights])
     for weight, part in zip(weights, parts, strict=True):
         weight.data = part.copy_(weight.detach())

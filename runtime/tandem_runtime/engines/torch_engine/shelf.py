@@ -13,13 +13,13 @@ import mmap
 
 from torch import Tensor
 
-__all__ = ["Room"]
+__all__ = ["Shelf"]
 
 ALIGNED = 64
 """Numbers: every weight begins where a line of the processor's cache does."""
 
 
-class Room:
+class Shelf:
     """Memory for `count` weights of `numbers` numbers in all, of the type and device of `like`.
 
     On a CPU the system gives memory page by page when it is written: a weight takes its share once it is put here.
