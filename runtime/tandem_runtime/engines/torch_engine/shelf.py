@@ -11,36 +11,38 @@ weights of a small model are smaller than one. So on a CPU all of them are put i
 import ctypes
 import mmap
 
+import torch
 from torch import Tensor
 
 __all__ = ["Shelf"]
 
-ALIGNED = 64
-"""Numbers: every weight begins where a line of the processor's cache does."""
+ALIGNED_BYTES = 64
+"""Every weight begins where a line of the processor's cache does."""
 
 
 class Shelf:
-    """Memory for `count` weights of `numbers` numbers in all, of the type and device of `like`.
+    """Memory on `device` for `count` weights of `nbytes` bytes in all.
 
     On a CPU the system gives memory page by page when it is written: a weight takes its share once it is put here.
     """
 
-    def __init__(self, numbers: int, *, count: int, like: Tensor) -> None:
-        self._like = like
-        self._free = _huge(numbers + count * ALIGNED, like) if like.device.type == "cpu" else None
+    def __init__(self, nbytes: int, *, count: int, device: torch.device) -> None:
+        self._device = device
+        self._free = _huge(nbytes + count * ALIGNED_BYTES) if device.type == "cpu" else None
 
-    def take(self, rows: int, width: int) -> Tensor:
+    def take(self, rows: int, width: int, dtype: torch.dtype) -> Tensor:
         """A weight [rows, width] that holds anything."""
         if self._free is None:
-            return self._like.new_empty(rows, width)
-        taken = self._free[: rows * width]
-        self._free = self._free[-(-rows * width // ALIGNED) * ALIGNED :]
-        return taken.view(rows, width)
+            return torch.empty(rows, width, dtype=dtype, device=self._device)
+        size = rows * width * dtype.itemsize
+        taken = self._free[:size]
+        self._free = self._free[-(-size // ALIGNED_BYTES) * ALIGNED_BYTES :]
+        return taken.view(dtype).view(rows, width)
 
 
-def _huge(numbers: int, like: Tensor) -> Tensor:
-    """A row of numbers, in large pages where the system has them; it is as good without."""
-    memory = like.new_empty(numbers)
+def _huge(nbytes: int) -> Tensor:
+    """Bytes, in large pages where the system has them; they are as good without."""
+    memory = torch.empty(nbytes, dtype=torch.uint8)
     advice: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
     if advice is not None:
         begin = -(-memory.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
