@@ -8,6 +8,7 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from tandem_runtime.adapter_routes import adapter_routes
 from tandem_runtime.domain.errors import ModelRefused, SettingRefused
 from tandem_runtime.domain.evidence import Ledger
 from tandem_runtime.domain.policy import ControlPolicy, ExactnessPolicy, SpeculationPolicy
@@ -16,7 +17,7 @@ from tandem_runtime.engines.scripted import SCHEME
 from tandem_runtime.gateway.keys import ApiKeys
 from tandem_runtime.gateway.server import Listening, Ports, serve_gateway
 from tandem_runtime.gateway.serving import Books, Gateway, Limits
-from tandem_runtime.local import LocalModel, Lookup, local_fleet, local_policy
+from tandem_runtime.local import LocalModel, Lookup, adapter_desk, local_fleet, local_policy
 from tandem_runtime.policy import PolicyInForce
 from tandem_runtime.ports import Clock
 from tandem_runtime.role_server import load_model
@@ -50,8 +51,9 @@ async def serve_pair(
     draft = await _load(options.draft, clock) if isinstance(options.draft, EngineOptions) else options.draft
     if isinstance(draft, LocalModel) and draft.facts.tokenizer_digest != target.facts.tokenizer_digest:
         raise ModelRefused(
-            "the tokenizers of --draft and --target differ, so their ids mean different texts; choose a draft that was"
-            " trained with the target's tokenizer, or leave --draft out"
+            "the tokenizers of --draft and --target differ (tokenizer.json, tokenizer_config.json, chat_template.jinja)"
+            ", so their ids mean different texts; choose a draft that was trained with the target's tokenizer, or leave"
+            " --draft out"
         )
     policy = local_policy(
         served_name(options),
@@ -69,7 +71,8 @@ async def serve_pair(
             clock=clock,
             limits=options.limits,
         )
-        await serve_gateway(gateway, options.listening, keys=keys, ending=ending, started=started)
+        routes = adapter_routes(lambda: adapter_desk(fleet))
+        await serve_gateway(gateway, options.listening, keys=keys, ending=ending, started=started, routes=routes)
 
 
 def served_name(options: PairOptions) -> str:

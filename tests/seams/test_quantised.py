@@ -1,6 +1,7 @@
 """Weights of 8 and 4 bits: near what they round, one row's bits in any company, and an engine that drafts with them."""
 
 import json
+import platform
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.seams.kv_tables import lent_blocks
 from tests.seams.model_folders import saved_reference
 
 from tandem_runtime import main
+from tandem_runtime.engines import native as native_building
 from tandem_runtime.engines.native import NotBuilt
 from tandem_runtime.engines.options import WEIGHTS, EngineOptions
 from tandem_runtime.engines.torch_engine import quantised
@@ -76,7 +78,7 @@ def each_row(x: torch.Tensor, weight: torch.Tensor) -> bytes:
 
 
 def test_the_command_line_and_the_engine_know_the_same_weights() -> None:
-    assert WEIGHTS == ("as-is", *BITS)
+    assert ("as-is", *BITS) == WEIGHTS
 
 
 @settings(deadline=None, max_examples=100)
@@ -107,6 +109,15 @@ def test_threads_do_not_change_bits(width: int) -> None:
     alone = native()(x, weight)
     torch.set_num_threads(3)
     assert bits(native()(x, weight)) == bits(alone)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="elsewhere the other way is the only one")
+@pytest.mark.parametrize("width", BITS.values(), ids=BITS)
+def test_processors_that_do_not_multiply_pairs_get_the_same_numbers(width: int) -> None:
+    native()
+    others = native_building.built(quantised.SOURCE, native_building.cache_folder(), flags=["-fopenmp", "-mno-avx2"])
+    x, weight = numbers(1, 7, 200), packed(numbers(2, 50, 200), bits=width)
+    assert torch.allclose(NativeQuantisedProduct(others)(x, weight), native()(x, weight), rtol=0, atol=1e-4)
 
 
 def test_eight_bits_round_to_the_nearest_of_255_levels_of_each_output() -> None:
@@ -183,7 +194,7 @@ def test_a_loaded_model_holds_its_products_packed_and_nothing_twice(weights: str
     saved_reference(tmp_path, "Qwen2ForCausalLM", tie_word_embeddings=tied)
     decoder = load_quantised(tmp_path, bits=BITS[weights], dtype=torch.bfloat16, device="cpu")
     plain = load_decoder(tmp_path, dtype=torch.float32)
-    wanted = dict(plain.named_parameters())
+    wanted: dict[str, torch.Tensor] = dict(plain.named_parameters())
     wanted.setdefault("lm_head.weight", plain.model.embed_tokens.weight)
     assert dict(decoder.named_parameters()).keys() == wanted.keys()
     for name, weight in decoder.named_parameters():

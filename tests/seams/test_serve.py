@@ -20,6 +20,7 @@ from tandem_runtime.settings import read_settings
 
 SCRIPTED = "scripted:tandem_runtime.engines.scripted:"
 PAIR = ("--target", f"{SCRIPTED}chain_logits", "--draft", f"{SCRIPTED}lame_chain_logits")
+TARGET = Path(__file__).parents[2] / "examples" / "pairs" / "target"
 COMMAND = (sys.executable, "-m", "tandem_runtime.main")
 
 
@@ -91,6 +92,19 @@ def test_the_admin_port_tells_metrics_evidence_and_readiness(tmp_path: Path) -> 
     assert [(one["revision"], one["emitted"], one["proposed"]) for one in evidence["strata"]] == [("local", 8, 0)]
     assert 'tandem_output_tokens_total{arm="off",revision="local"} 8.0' in metrics
     assert ready == [200, 200]
+
+
+def test_a_copy_of_the_target_with_fewer_bits_drafts_and_changes_no_text() -> None:
+    asked = {"model": "target", "prompt": "Return the number of", "max_tokens": 32, "seed": 5}
+    options = ("--target", str(TARGET), "--draft", str(TARGET), "--draft-weights", "int4", "--mode", "Always")
+    with served(*options, "--device", "cpu", "--max-sessions", "4") as (said, _):
+        address = re.findall(r"^serving target at (http://\S+)$", said, re.MULTILINE)[0]
+        on, off = (
+            httpx.post(f"{address}/completions", json=asked | {"speculation": {"off": off}}, timeout=60).json()
+            for off in (False, True)
+        )
+    assert on["choices"] == off["choices"]
+    assert on["speculation"]["accepted"] > 0
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,8 @@ def load_quantised(folder: Path, *, bits: int, dtype: torch.dtype, device: str) 
     decoder = load_decoder(folder, dtype=dtype, device=device, product=held)
     if decoder.lm_head is None:
         embedding = decoder.model.embed_tokens.weight
-        decoder.lm_head = nn.Linear(*reversed(embedding.shape), bias=False, device="meta")
+        outputs, inputs = embedding.shape
+        decoder.lm_head = nn.Linear(inputs, outputs, bias=False, device="meta")
         decoder.lm_head.weight = nn.Parameter(packed(embedding, bits=HEAD_BITS), requires_grad=False)
     return decoder
 
@@ -74,7 +75,7 @@ def load_quantised(folder: Path, *, bits: int, dtype: torch.dtype, device: str) 
 def packed(weight: Tensor, *, bits: int) -> Tensor:
     """A weight [outputs, inputs] of any floating type as [outputs, bytes] on its device."""
     pack = _in_8_bits if bits == BITS["int8"] else _in_4_bits
-    return torch.cat([pack(part.float()) for part in weight.detach().split(OUTPUTS_AT_ONCE)])
+    return torch.cat([pack(part.float()) for part in torch.split(weight.detach(), OUTPUTS_AT_ONCE)])
 
 
 def unpacked(weight: Tensor, *, inputs: int) -> Tensor:
@@ -151,7 +152,7 @@ def _line_bytes(inputs: int, bits: int) -> int:
 def plain_product(x: Tensor, weight: Tensor) -> Tensor:
     """`model.Linear` by torch, on any device: each piece of a packed weight becomes float32 and is let go again."""
     wide, inputs = x.float(), x.shape[1]
-    parts = [functional.linear(wide, unpacked(part, inputs=inputs)) for part in weight.split(OUTPUTS_AT_ONCE)]
+    parts = [functional.linear(wide, unpacked(part, inputs=inputs)) for part in torch.split(weight, OUTPUTS_AT_ONCE)]
     return torch.cat(parts, dim=1).to(x.dtype)
 
 
