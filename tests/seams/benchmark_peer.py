@@ -4,6 +4,8 @@ import time
 
 from benchmarks.peers.lines import Absent, Setting, Stream, serve
 
+TOKEN_SECONDS = 0.001
+
 
 class Counting:
     about = "counts on from the last id of a prompt"
@@ -16,9 +18,12 @@ class Counting:
             time.sleep(60)
         began = time.perf_counter()
         streams = [Stream() for _ in prompts]
-        for stream, prompt in zip(streams, prompts, strict=True):
-            for number in range(tokens):
+        for number in range(tokens):
+            time.sleep(TOKEN_SECONDS)
+            for stream, prompt in zip(streams, prompts, strict=True):
                 stream.emit(began, [prompt[-1] + 1 + number])
+        if way == "other":
+            streams[0].ids[-1] += 1
         return streams
 
 

@@ -8,7 +8,18 @@ import pytest
 from examples.demo.stage import PAIRS, PAIRS_FOLDER
 
 ROOT = Path(__file__).parents[2]
-BENCHMARKS = ("coupled_verify", "engine_cpu", "engine_profile", "operator_look", "pair_speed", "smollm2", "verify_cost")
+BENCHMARKS = (
+    "coupled_verify",
+    "drafters",
+    "engine_cpu",
+    "engine_profile",
+    "fairness",
+    "operator_look",
+    "pair_speed",
+    "quantised_draft",
+    "smollm2",
+    "verify_cost",
+)
 INSTALLED = ("--old-file", ".venv/.installed")
 
 
