@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 from tandem_runtime.domain import policy
 from tandem_runtime.domain.adapters import MOST_ADAPTERS
 from tandem_runtime.domain.errors import SettingRefused, TandemError
+from tandem_runtime.engines.options import AS_IS, WEIGHTS
 from tandem_runtime.settings import Settings, read_settings
 
 if TYPE_CHECKING:  # each command imports what it needs when it is asked for
@@ -161,6 +162,7 @@ def _add_role_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", required=True, metavar="PATH", help="a model folder, or scripted:module:function")
     add_serving_arguments(parser, port=8001)
     _add_engine_arguments(parser)
+    add("--weights", choices=WEIGHTS, default=AS_IS, help="bits to which weights are rounded (default %(default)s)")
     add("--pace", metavar="TABLE", type=_pace_table, help="stretch steps to the costs of this table, such as h100-70b")
 
 
@@ -204,13 +206,14 @@ def _pace_table(text: str) -> str:
     return text
 
 
-def _engine_options(arguments: argparse.Namespace, model: str, pace: str | None) -> "EngineOptions":
+def _engine_options(arguments: argparse.Namespace, *, model: str, weights: str, pace: str | None) -> "EngineOptions":
     from tandem_runtime.engines.options import EngineOptions  # noqa: PLC0415  # only for who serves
 
     return EngineOptions(
         model=model,
         device=arguments.device,
         dtype=arguments.dtype,
+        weights=weights,
         threads=arguments.threads,
         max_sessions=arguments.max_sessions,
         max_length=arguments.max_length,
@@ -232,7 +235,7 @@ def _run_role(arguments: argparse.Namespace, _settings: Settings) -> int:
     from tandem_runtime import role_server as roles  # noqa: PLC0415  # gRPC and numpy, only for who serves
 
     name = roles.RoleName(arguments.command.name)
-    engine = _engine_options(arguments, arguments.model, arguments.pace)
+    engine = _engine_options(arguments, model=arguments.model, weights=arguments.weights, pace=arguments.pace)
     if name is roles.RoleName.TARGET:
         engine = replace(engine, adapters=_adapter_options(arguments))
     options = roles.ServeOptions(
@@ -316,6 +319,7 @@ def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="propose without a model what followed in the prompt and the output so far: ngram looks for the last few"
         " tokens, suffix for the longest match, in the tenant's earlier outputs too (default: nothing is proposed)",
     )
+    add("--draft-weights", choices=WEIGHTS, help="bits to which weights of --draft are rounded (default as-is)")
     add(
         "--drafter-bytes",
         type=partial(positive_number, most=LARGEST_MEMORY),
@@ -387,7 +391,7 @@ def _pair_options(arguments: argparse.Namespace) -> "PairOptions":
         raise SettingRefused(f"--min-draft-tokens {arguments.min_draft_tokens} is above --max-draft-tokens {most}")
     if most > policy.LONGEST_PROPOSAL:
         raise SettingRefused(f"--max-draft-tokens {most} is above {policy.LONGEST_PROPOSAL}, the longest proposal")
-    target = _engine_options(arguments, arguments.target, arguments.pace_target)
+    target = _engine_options(arguments, model=arguments.target, weights=AS_IS, pace=arguments.pace_target)
     return PairOptions(
         target=replace(target, adapters=_adapter_options(arguments)),
         draft=_draft_options(arguments),
@@ -410,9 +414,15 @@ def _pair_options(arguments: argparse.Namespace) -> "PairOptions":
 def _draft_options(arguments: argparse.Namespace) -> "EngineOptions | Lookup | None":
     from tandem_runtime.local import Lookup  # noqa: PLC0415  # engines, only for who serves
 
+    if arguments.draft is None and arguments.draft_weights is not None:
+        what = f"--draft {arguments.target} drafts with a copy of the target"
+        raise SettingRefused(f"--draft-weights {arguments.draft_weights}: --draft is missing; {what}")
     if arguments.drafter is not None:
         return Lookup(DRAFTERS[arguments.drafter], arguments.drafter_bytes)
-    return None if arguments.draft is None else _engine_options(arguments, arguments.draft, arguments.pace_draft)
+    if arguments.draft is None:
+        return None
+    weights = arguments.draft_weights or AS_IS
+    return _engine_options(arguments, model=arguments.draft, weights=weights, pace=arguments.pace_draft)
 
 
 def _add_fetch_arguments(parser: argparse.ArgumentParser) -> None:

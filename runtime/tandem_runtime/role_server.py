@@ -34,7 +34,7 @@ from tandem_runtime.domain.tokens import Incarnation
 from tandem_runtime.engines.adapters import Adapters
 from tandem_runtime.engines.batched import BatchedEngine
 from tandem_runtime.engines.draft_loop import BatchedDraft
-from tandem_runtime.engines.options import AdapterOptions, EngineOptions
+from tandem_runtime.engines.options import AS_IS, AdapterOptions, EngineOptions
 from tandem_runtime.engines.pace import UNPACED, Pace, cost_named
 from tandem_runtime.engines.scripted import SCHEME, load_scripted_model
 from tandem_runtime.engines.sessions import EngineFacts
@@ -110,6 +110,8 @@ def _load(options: EngineOptions) -> tuple[StepModel, EngineFacts]:
     incarnation = Incarnation(uuid.uuid4().hex[:12])
     if options.model.startswith(SCHEME):
         _refuse_adapters(options)
+        if options.weights != AS_IS:
+            raise ModelRefused(f"{options.weights} weights: {options.model} has none; leave the option out")
         scripted = load_scripted_model(
             options.model,
             max_length=options.max_length or DEFAULT_SCRIPTED_LENGTH,
@@ -125,7 +127,7 @@ def _load(options: EngineOptions) -> tuple[StepModel, EngineFacts]:
     end_tokens = FolderTokenizer(folder).end_tokens
     model = _load_folder(options)
     facts = EngineFacts(
-        model_digest=digests.model,
+        model_digest=_digest_of_weights(digests.model, options.weights),
         tokenizer_digest=digests.tokenizer,
         incarnation=incarnation,
         end_tokens=end_tokens,
@@ -153,6 +155,11 @@ def _load_folder(options: EngineOptions) -> "TorchModel":
     from tandem_runtime.engines.torch_engine.engine import load_torch_model  # noqa: PLC0415
 
     return load_torch_model(options)
+
+
+def _digest_of_weights(folder_digest: str, weights: str) -> str:
+    """Rounded weights are another model, of another digest: text and caches of the two must not be taken for one."""
+    return folder_digest if weights == AS_IS else _digest_of_name(f"{folder_digest} as {weights}")
 
 
 def _digest_of_name(name: str) -> str:

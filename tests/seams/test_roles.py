@@ -187,6 +187,8 @@ BAD_LINES = [
     (["target", "--model", "x", "--port", "99999"], 2, "argument --port: '99999' is no port"),
     (["target", "--model", "x", "--port", "http"], 2, "argument --port: 'http' is no port"),
     (["target", "--model", "x", "--dtype", "fp8"], 2, "argument --dtype: invalid choice: 'fp8'"),
+    (["target", "--model", "x", "--weights", "fp8"], 2, "argument --weights: invalid choice: 'fp8'"),
+    (["draft", "--model", SCRIPT, "--weights", "int4"], 1, "int4 weights: scripted:"),
     (
         ["target", "--model", "x", "--pace", "b200"],
         2,

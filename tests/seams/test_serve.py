@@ -20,6 +20,7 @@ from tandem_runtime.settings import read_settings
 
 SCRIPTED = "scripted:tandem_runtime.engines.scripted:"
 PAIR = ("--target", f"{SCRIPTED}chain_logits", "--draft", f"{SCRIPTED}lame_chain_logits")
+TARGET = Path(__file__).parents[2] / "examples" / "pairs" / "target"
 COMMAND = (sys.executable, "-m", "tandem_runtime.main")
 
 
@@ -93,6 +94,19 @@ def test_the_admin_port_tells_metrics_evidence_and_readiness(tmp_path: Path) -> 
     assert ready == [200, 200]
 
 
+def test_a_copy_of_the_target_with_fewer_bits_drafts_and_changes_no_text() -> None:
+    asked = {"model": "target", "prompt": "Return the number of", "max_tokens": 32, "seed": 5}
+    options = ("--target", str(TARGET), "--draft", str(TARGET), "--draft-weights", "int4", "--mode", "Always")
+    with served(*options, "--device", "cpu", "--max-sessions", "4") as (said, _):
+        address = re.findall(r"^serving target at (http://\S+)$", said, re.MULTILINE)[0]
+        on, off = (
+            httpx.post(f"{address}/completions", json=asked | {"speculation": {"off": off}}, timeout=60).json()
+            for off in (False, True)
+        )
+    assert on["choices"] == off["choices"]
+    assert on["speculation"]["accepted"] > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -108,6 +122,9 @@ def test_the_admin_port_tells_metrics_evidence_and_readiness(tmp_path: Path) -> 
         ((*PAIR, "--drafter", "suffix"), 2, "--drafter: not allowed with argument --draft"),
         ((*PAIR[:2], "--drafter", "tree"), 2, "invalid choice: 'tree'"),
         ((*PAIR[:2], "--drafter", "ngram", "--min-draft-tokens", "17"), 1, "above --max-draft-tokens 16"),
+        ((*PAIR[:2], "--draft-weights", "int4"), 1, f"--draft is missing; --draft {PAIR[1]} drafts with a copy"),
+        ((*PAIR, "--draft-weights", "int3"), 2, "invalid choice: 'int3'"),
+        ((*PAIR, "--tokenizer", "{letters}", "--draft-weights", "int8"), 1, f"int8 weights: {PAIR[3]} has none"),
         ((), 2, "--target"),
     ],
 )

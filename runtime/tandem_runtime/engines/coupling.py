@@ -58,7 +58,7 @@ from tandem_runtime.engines.ranking import first_ranked
 from tandem_runtime.engines.screens import DOUBT, Bounds, Contest, screens
 from tandem_runtime.ports import Logits
 
-__all__ = ["is_unfiltered", "perturbed_argmax", "perturbed_choice", "perturbed_choices"]
+__all__ = ["is_unfiltered", "perturbed_choice", "perturbed_choices"]
 
 LUCKY, REACH = np.uint64(63 << 58), 4.16
 LUCKIER, FURTHER_REACH = np.uint64(1023 << 54), 6.94
@@ -152,14 +152,6 @@ def perturbed_choices(logits: Logits, parameters: SamplingParameters, offset: in
     for at in np.flatnonzero(close).tolist():
         best[at] = perturbed_choice(rows[at], parameters, offset + at, likeliest=int(likeliest[at]))
     return [int(token) for token in best]
-
-
-def perturbed_argmax(logits: Logits, tokens: Ids, parameters: SamplingParameters, position: int) -> TokenId:
-    """The choice among `tokens`, ascending, whatever the filters say; ties within rounding fall to any of them."""
-    position_key = key(parameters.seed, parameters.choice, Salt.COUPLED, position)
-    words = noise_bits(position_key, tokens, vocab_size=len(logits))
-    scores = logits[tokens].astype(np.float64) / parameters.temperature + gumbels(words)
-    return int(tokens[scores.argmax()])
 
 
 def is_unfiltered(parameters: SamplingParameters) -> bool:

@@ -28,7 +28,7 @@ from tandem_runtime.domain.tokens import (
 from tandem_runtime.engines.batched import BatchedEngine
 from tandem_runtime.engines.jobs import Work
 from tandem_runtime.engines.lines import Want
-from tandem_runtime.engines.sampler import coupled_guess, guess, has_law
+from tandem_runtime.engines.sampler import coupled_choice, guess, has_law
 from tandem_runtime.engines.sessions import Session
 from tandem_runtime.ports import Logits
 
@@ -128,7 +128,7 @@ def _guess(session: Session, logits: Logits, *, ahead: int) -> tuple[TokenId, Sp
 
 
 def _would_guess(token: TokenId, row: Logits, parameters: SamplingParameters, position: int) -> bool:
-    return has_law(row, parameters) and coupled_guess(row, parameters, position) == token
+    return has_law(row, parameters) and coupled_choice(row, parameters, position) == token
 
 
 async def _or_lost(work: Coroutine[Any, Any, Result]) -> Result:

@@ -147,15 +147,15 @@ class Lines:
 
     def grant(self, line: Line, length: int, *, at_work: Collection[Line]) -> bool:
         """Memory for the line's first `length` ids, if need be that of others, who hold nothing any more afterwards.
-        False where it does not suffice."""
-        while (copies := self._blocks.extend(line.table, length)) is None:
-            number = self._next_to_yield(line, at_work)
-            if number is None:
-                return False
-            self._preempt(self._lines[number])
+        False where it does not suffice, and nobody has given up any."""
+        copies = self._blocks.extend(line.table, length)
+        if copies is None:
+            for other in self._yielding(line, length, at_work):
+                self._preempt(other)
+            copies = self._blocks.extend(line.table, length)
         if copies:
             self._model.copy(copies)
-        return True
+        return copies is not None
 
     def fed(self, want: Want, count: int) -> None:
         """The next `count` ids of a want, for which memory was granted, have been computed."""
@@ -178,13 +178,23 @@ class Lines:
         line.held += tokens[before : self._blocks.adopt(line.table, tokens)]
         self.counts.cached_tokens += len(line.held) - before
 
-    def _next_to_yield(self, asker: Line, at_work: Collection[Line]) -> int | None:
+    def _yielding(self, asker: Line, length: int, at_work: Collection[Line]) -> list[Line]:
+        """Who makes room for the asker's first `length` ids; nobody, where all who may do not suffice."""
+        yielding: list[Line] = []
+        while not self._blocks.suffice(asker.table, length, without=[other.table for other in yielding]):
+            number = self._next_to_yield(asker, at_work, yielding)
+            if number is None:
+                return []
+            yielding.append(self._lines[number])
+        return yielding
+
+    def _next_to_yield(self, asker: Line, at_work: Collection[Line], yielding: Collection[Line]) -> int | None:
         now = self._now()
         ranked = ranks({number: line.claim for number, line in self._lines.items()})
         holders = [
             Holder(number, ranked[number], None if line in at_work else now - line.used_at)
             for number, line in self._lines.items()
-            if line.table.blocks and line is not asker
+            if line.table.blocks and line is not asker and line not in yielding
         ]
         return gives_way(ranked[asker.number], holders, patience_seconds=self._patience)
 

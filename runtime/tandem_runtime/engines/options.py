@@ -9,7 +9,11 @@ from pathlib import Path
 
 from tandem_runtime.domain.adapters import MOST_ADAPTERS
 
-__all__ = ["AdapterOptions", "EngineOptions"]
+__all__ = ["AS_IS", "WEIGHTS", "AdapterOptions", "EngineOptions"]
+
+AS_IS = "as-is"
+WEIGHTS = (AS_IS, "int8", "int4")
+"""Computed with as the folder has them, or rounded to so many bits when they are loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +29,14 @@ class AdapterOptions:
 class EngineOptions:
     """`model` is a folder, or `scripted:module:function`, of which only lengths, memory and pace can be asked.
 
-    `device` "auto": the first CUDA device if there is one, else `threads` cores of the CPU. `max_length` None: what the
-    model was made for. `kv_bytes` None: what all sessions need at full length.
+    `weights` is one of `WEIGHTS`. `device` "auto": the first CUDA device if there is one, else `threads` cores of the
+    CPU. `max_length` None: what the model was made for. `kv_bytes` None: what all sessions need at full length.
     """
 
     model: str
     device: str = "auto"
     dtype: str = "fp32"
+    weights: str = AS_IS
     threads: int = 1
     max_sessions: int = 64
     max_length: int | None = None

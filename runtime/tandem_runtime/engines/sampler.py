@@ -25,30 +25,23 @@ from tandem_runtime.domain.tokens import (
     Verification,
 )
 from tandem_runtime.domain.verification import round_uniform
-from tandem_runtime.engines.coupling import is_unfiltered, perturbed_argmax, perturbed_choice, perturbed_choices
+from tandem_runtime.engines.coupling import is_unfiltered, perturbed_choice, perturbed_choices
 from tandem_runtime.engines.noise_words import Floats, Ids
 from tandem_runtime.engines.ranking import first_ranked
 from tandem_runtime.ports import Logits
 
 __all__ = [
-    "PERTURBED",
     "SPARSE",
     "Floats",
     "Law",
     "coupled_choice",
     "coupled_choices",
-    "coupled_guess",
     "distribution",
     "draw",
     "guess",
     "has_law",
     "report_logprob",
 ]
-
-PERTURBED = 4096
-"""How many of its likeliest tokens a coupled draft perturbs. Only acceptance depends on it, never the text. Fewer would
-cost acceptance: of a small target with a vocabulary of 1024, 7 % of the mass at T = 1 lies beyond the 64 likeliest
-tokens and 0.6 % beyond 256."""
 
 AT_ONCE = 1 << 14
 """Numbers in a verify's rows up to which they are judged together: there calls cost more than the rows behind the first
@@ -106,25 +99,16 @@ def coupled_choices(logits: Logits, parameters: SamplingParameters, offset: int)
     return (coupled_choice(row, parameters, offset + at) for at, row in enumerate(logits))
 
 
-def coupled_guess(logits: Logits, parameters: SamplingParameters, position: int) -> TokenId:
-    """A coupled draft's token: the argmax of the `PERTURBED` likeliest tokens under the shared noise."""
-    if len(logits) <= PERTURBED or parameters.temperature == 0 or not is_unfiltered(parameters):
-        return coupled_choice(logits, parameters, position)
-    row = _biased(logits, parameters)
-    likeliest = np.sort(np.argpartition(row, -PERTURBED)[-PERTURBED:])
-    return perturbed_argmax(row, likeliest, parameters, position)
-
-
 def guess(
     logits: Logits, parameters: SamplingParameters, *, verification: Verification, position: int, ahead: int = 0
 ) -> tuple[TokenId, SparseRow | None]:
     """A draft's token after `logits` [vocab], `ahead` guesses into its round, and if drawn, what it was drawn from.
 
-    Coupled: `coupled_guess`. Rejection and block: a draw from the
-    `SPARSE` likeliest, renormalised and rounded to float32 first, so that the law of the draw is the law that is sent.
+    Coupled: `coupled_choice`. Rejection and block: a draw from the `SPARSE` likeliest, renormalised and rounded to
+    float32 first, so that the law of the draw is the law that is sent.
     """
     if verification is Verification.COUPLED:
-        return coupled_guess(logits, parameters, position), None
+        return coupled_choice(logits, parameters, position), None
     law = _likeliest(distribution(logits, parameters), SPARSE)
     rounded = law.probabilities.astype(np.float32)
     u = round_uniform(parameters, Salt.DRAFT, position - ahead, ahead)

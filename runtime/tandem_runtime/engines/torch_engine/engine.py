@@ -26,7 +26,7 @@ from torch import Tensor
 from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.blocks import BlockId, Blocks, Copy
 from tandem_runtime.domain.errors import ModelRefused, Overloaded
-from tandem_runtime.engines.options import EngineOptions
+from tandem_runtime.engines.options import AS_IS, EngineOptions
 from tandem_runtime.engines.screens import screens
 from tandem_runtime.engines.torch_engine.adapters import Adapter, adapted_by, read_adapter
 from tandem_runtime.engines.torch_engine.architectures import read_config
@@ -42,6 +42,7 @@ from tandem_runtime.engines.torch_engine.fused import FusedDecoder
 from tandem_runtime.engines.torch_engine.linear import Multiplier, multiplier_for
 from tandem_runtime.engines.torch_engine.loading import load_decoder
 from tandem_runtime.engines.torch_engine.model import Decoder
+from tandem_runtime.engines.torch_engine.quantised import BITS, load_quantised, quantised_multiplier
 from tandem_runtime.engines.torch_engine.room import refuse_without_room
 from tandem_runtime.memory import available_bytes
 from tandem_runtime.ports import Logits, ReadAdapter, Row
@@ -212,6 +213,8 @@ def load_torch_model(options: EngineOptions) -> TorchModel:
     folder, device = Path(options.model), _device_named(options.device)
     if options.dtype not in DTYPES:
         raise ModelRefused(f"--dtype {options.dtype}: this engine computes in {' or '.join(DTYPES)}")
+    if options.weights not in (AS_IS, *BITS):
+        raise ModelRefused(f"{options.weights} weights: this engine holds them {AS_IS} or as {' or '.join(BITS)}")
     dtype, length = DTYPES[options.dtype], _allowed_length(folder, options.max_length)
     sizes = (("--threads", options.threads), ("--max-sessions", options.max_sessions), ("--max-length", length))
     for option, value in sizes:
@@ -221,10 +224,11 @@ def load_torch_model(options: EngineOptions) -> TorchModel:
     lent = options.max_sessions * _blocks_of(length) if blocks is None else blocks
     refuse_without_room(options, read_config(folder), dtype=dtype, blocks=lent, available=_available(device))
     torch.set_num_threads(options.threads)
-    decoder = _loaded(folder, dtype=dtype, device=device)
-    model = _with_memory(decoder, max_sessions=options.max_sessions, max_length=length, kv_blocks=blocks)
-    about = (device, options.dtype, model.determinism, model.multiplier.about, screens().about)
-    logger.info("loaded device=%s dtype=%s determinism=%s products: %s; screens: %s", *about)
+    decoder = _loaded(folder, weights=options.weights, dtype=dtype, device=device)
+    multiplier = (multiplier_for if options.weights == AS_IS else quantised_multiplier)(torch.device(device))
+    model = _with_memory(decoder, multiplier, max_sessions=options.max_sessions, max_length=length, kv_blocks=blocks)
+    about = (device, options.dtype, options.weights, model.determinism, multiplier.about, screens().about)
+    logger.info("loaded device=%s dtype=%s weights=%s determinism=%s products: %s; screens: %s", *about)
     return model
 
 
@@ -233,9 +237,13 @@ def _available(device: str) -> int:
     return available_bytes() if device == "cpu" else torch.cuda.mem_get_info(device)[0]
 
 
-def _with_memory(decoder: Decoder, *, max_sessions: int, max_length: int, kv_blocks: int | None) -> TorchModel:
+def _with_memory(
+    decoder: Decoder, multiplier: Multiplier, *, max_sessions: int, max_length: int, kv_blocks: int | None
+) -> TorchModel:
     try:
-        return TorchModel(decoder, max_sessions=max_sessions, max_length=max_length, kv_blocks=kv_blocks)
+        return TorchModel(
+            decoder, max_sessions=max_sessions, max_length=max_length, kv_blocks=kv_blocks, multiplier=multiplier
+        )
     except (MemoryError, RuntimeError) as error:
         if not _is_of_memory(error):
             raise
@@ -257,9 +265,11 @@ def _device_named(name: str) -> str:
     return name
 
 
-def _loaded(folder: Path, *, dtype: torch.dtype, device: str) -> Decoder:
+def _loaded(folder: Path, *, dtype: torch.dtype, device: str, weights: str) -> Decoder:
     try:
-        return load_decoder(folder, dtype=dtype, device=device)
+        if weights == AS_IS:
+            return load_decoder(folder, dtype=dtype, device=device)
+        return load_quantised(folder, bits=BITS[weights], dtype=dtype, device=device)
     except (MemoryError, RuntimeError) as error:
         if not _is_of_memory(error):
             raise

@@ -8,11 +8,11 @@ the model and of no more, and a file that is changed later does not change what 
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tandem_runtime.domain.errors import ModelRefused
 from tandem_runtime.engines.torch_engine.architectures import read_config
@@ -31,9 +31,16 @@ LARGE_BYTES = 1 << 30
 """From here on loading takes long enough for a reader of the log to wonder."""
 
 
-def load_decoder(folder: Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Decoder:
+def load_decoder(
+    folder: Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    product: Callable[[str, Tensor], Tensor] | None = None,
+) -> Decoder:
     """The model of `folder`, in evaluation mode, its weights converted to `dtype`.
 
+    Where `product` is given, it makes of a product's module name and weight, as stored, what is held in its place.
     Raises ModelRefused, naming the file and the field or tensor, before memory for weights is taken.
     """
     with torch.device("meta"):
@@ -44,9 +51,15 @@ def load_decoder(folder: Path, *, dtype: torch.dtype = torch.float32, device: st
     _check_head(wanted, held)
     chosen = [held[name] for name in wanted]
     taken = _reported(folder, tensors(chosen), sum(stored.end - stored.begin for stored in chosen))
-    weights = {stored.name: weight.to(device=device, dtype=dtype, copy=True) for stored, weight in taken}
-    decoder.load_state_dict(weights, assign=True)
-    return decoder.eval().requires_grad_(False)
+    for stored, weight in taken:
+        module, _, leaf = stored.name.rpartition(".")
+        owner = decoder.get_submodule(module)
+        if product is not None and leaf == "weight" and isinstance(owner, nn.Linear):
+            kept = product(module, weight.to(device))
+        else:
+            kept = weight.to(device=device, dtype=dtype, copy=True)
+        setattr(owner, leaf, nn.Parameter(kept, requires_grad=False))
+    return decoder.eval()
 
 
 def _check(folder: Path, wanted: Mapping[str, tuple[int, ...]], held: Mapping[str, Stored]) -> None:

@@ -1,0 +1,173 @@
+"""Knows weights of 8 and 4 bits: how they are packed when a model loads, and how rows meet them.
+
+Refuses to know layers, caches, and which models are worth it.
+
+A draft made of its own target needs no second folder, and it guesses well; what it saves is bytes read per step. Each
+weight is rounded to the nearest of few levels, as it stands in the folder, without a look at data:
+
+    8 bits   w = s q        q in -127..127, a scale s for each output
+    4 bits   w = s n + m    n in 0..15, a scale s and an offset m for each 32 inputs of an output
+
+The head, in which an error moves every logit, keeps 8 bits either way. A packed weight is a tensor of bytes
+[outputs, bytes], of type int8 or uint8 by its bits; rows of it can be joined and split as those of a plain weight, so
+that layers need not know. Norms, biases and the embedding stay as they are.
+
+Rows meet them in `quantised.c`, built as `product.c` is, and like it row-invariant. It rounds an input to 16 bits
+within its block of 64, which is less than bfloat16 loses. Where it cannot be built, torch turns weights into float32
+again at each product: slow, and the same within rounding.
+"""
+
+import ctypes
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tandem_runtime.engines import native
+from tandem_runtime.engines.native import NotBuilt
+from tandem_runtime.engines.torch_engine.linear import FLAGS, Multiplier
+from tandem_runtime.engines.torch_engine.loading import load_decoder
+from tandem_runtime.engines.torch_engine.model import Decoder
+
+__all__ = [
+    "BITS",
+    "NativeQuantisedProduct",
+    "built",
+    "load_quantised",
+    "packed",
+    "plain_product",
+    "quantised_multiplier",
+    "unpacked",
+]
+
+SOURCE = Path(__file__).with_name("quantised.c")
+
+BITS = {"int8": 8, "int4": 4}
+HEAD_BITS = 8
+TYPES = {8: torch.int8, 4: torch.uint8}
+
+BLOCK, GROUP, WORDS, LANES = 64, 32, 16, 8
+"""Inputs of a block and of a group; words of 4 codes in a block; groups are filled to a multiple of LANES."""
+
+OUTPUTS_AT_ONCE = 4096
+"""Packed and unpacked in float32, so that a head takes megabytes, and not gigabytes, beside itself."""
+
+
+def load_quantised(folder: Path, *, bits: int, dtype: torch.dtype, device: str) -> Decoder:
+    """As `load_decoder`, but every weight of a product is packed as it comes out of its file: nothing is held twice.
+
+    A head that is the embedding becomes one of its own.
+    """
+
+    def held(module: str, weight: Tensor) -> Tensor:
+        return packed(weight, bits=HEAD_BITS if module == "lm_head" else bits)
+
+    decoder = load_decoder(folder, dtype=dtype, device=device, product=held)
+    if decoder.lm_head is None:
+        embedding = decoder.model.embed_tokens.weight
+        outputs, inputs = embedding.shape
+        decoder.lm_head = nn.Linear(inputs, outputs, bias=False, device="meta")
+        decoder.lm_head.weight = nn.Parameter(packed(embedding, bits=HEAD_BITS), requires_grad=False)
+    return decoder
+
+
+def packed(weight: Tensor, *, bits: int) -> Tensor:
+    """A weight [outputs, inputs] of any floating type as [outputs, bytes] on its device."""
+    pack = _in_8_bits if bits == BITS["int8"] else _in_4_bits
+    return torch.cat([pack(part.float()) for part in torch.split(weight.detach(), OUTPUTS_AT_ONCE)])
+
+
+def unpacked(weight: Tensor, *, inputs: int) -> Tensor:
+    """What a packed weight stands for: float32 [outputs, inputs]."""
+    blocks = -(-inputs // BLOCK)
+    if weight.dtype is TYPES[8]:
+        return weight[:, :inputs] * weight[:, blocks * BLOCK :].contiguous().view(torch.float32)
+    ends = [blocks * BLOCK // 2, blocks * BLOCK // GROUP * 2]
+    words, *of_groups = (part.contiguous() for part in weight.tensor_split((ends[0], sum(ends)), dim=1))
+    codes = (words.view(torch.int16).view(len(weight), blocks, 1, WORDS).int() >> _places(weight.device)) & 15
+    scale, offset = (part.view(torch.bfloat16).float().unsqueeze(2) for part in of_groups)
+    groups = codes.view(len(weight), -1, GROUP)
+    return (groups * scale + offset[:, : groups.shape[1]]).view(len(weight), -1)[:, :inputs]
+
+
+def _in_8_bits(weight: Tensor) -> Tensor:
+    scale = weight.abs().amax(dim=1, keepdim=True) / 127
+    codes = (weight / torch.where(scale == 0, 1, scale)).round().to(torch.int8)
+    filled = functional.pad(codes, (0, -weight.shape[1] % BLOCK))
+    return torch.cat((filled, scale.view(torch.int8)), dim=1)
+
+
+def _in_4_bits(weight: Tensor) -> Tensor:
+    """Scale and offset are rounded first, and the codes chosen for what they then are."""
+    outputs = len(weight)
+    groups = functional.pad(weight, (0, -weight.shape[1] % BLOCK)).view(outputs, -1, GROUP)
+    offset = groups.amin(dim=2).bfloat16()
+    scale = ((groups.amax(dim=2) - offset.float()) / 15).bfloat16()
+    step = torch.where(scale == 0, 1, scale.float()).unsqueeze(2)
+    codes = ((groups - offset.float().unsqueeze(2)) / step).round().clamp(0, 15).int()
+    words = (codes.view(outputs, -1, BLOCK // WORDS, WORDS) << _places(weight.device)).sum(dim=2).to(torch.int16)
+    offsets = functional.pad(offset, (0, -offset.shape[1] % LANES))
+    return torch.cat([part.reshape(outputs, -1).view(torch.uint8) for part in (words, scale, offsets)], dim=1)
+
+
+def _places(device: torch.device) -> Tensor:
+    """[4, 1]: the bits from which the 4 codes of a word begin."""
+    return torch.tensor([[0], [4], [8], [12]], dtype=torch.int32, device=device)
+
+
+class NativeQuantisedProduct:
+    """`model.Linear` by `quantised.c`: rows of float32 or bfloat16 on a CPU, on as many threads as torch has."""
+
+    def __init__(self, library: Path) -> None:
+        """Raises NotBuilt where `library` does not load."""
+        self._multiply = native.loaded(library).quantised_product
+        self._multiply.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_long] * 3 + [ctypes.c_int] * 3
+        self._multiply.restype = ctypes.c_int
+
+    def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
+        (rows, inputs), outputs = x.shape, len(weight)
+        bits = 8 if weight.dtype is TYPES[8] else 4
+        suits = weight.dtype in TYPES.values() and weight.shape[1] == _line_bytes(inputs, bits)
+        if not suits or not weight.is_contiguous() or x.dtype not in (torch.float32, torch.bfloat16):
+            raise ValueError(
+                f"a packed weight {list(weight.shape)} {weight.dtype} does not suit rows {list(x.shape)} {x.dtype}"
+            )
+        x, y = x.contiguous(), x.new_empty(rows, outputs)
+        narrow, threads = x.dtype is torch.bfloat16, torch.get_num_threads()
+        places = x.data_ptr(), weight.data_ptr(), y.data_ptr()
+        if not self._multiply(*places, rows, inputs, outputs, bits, narrow, threads):
+            raise torch.OutOfMemoryError(f"no memory to lay out {rows} x {inputs} numbers")
+        return y
+
+
+def _line_bytes(inputs: int, bits: int) -> int:
+    blocks = -(-inputs // BLOCK)
+    if bits == BITS["int8"]:
+        return blocks * BLOCK + 4
+    groups = blocks * BLOCK // GROUP
+    return blocks * BLOCK // 2 + 2 * groups + 2 * -(-groups // LANES) * LANES
+
+
+def plain_product(x: Tensor, weight: Tensor) -> Tensor:
+    """`model.Linear` by torch, on any device: each piece of a packed weight becomes float32 and is let go again."""
+    wide, inputs = x.float(), x.shape[1]
+    parts = [functional.linear(wide, unpacked(part, inputs=inputs)) for part in torch.split(weight, OUTPUTS_AT_ONCE)]
+    return torch.cat(parts, dim=1).to(x.dtype)
+
+
+def quantised_multiplier(device: torch.device) -> Multiplier:
+    """Our own product of packed weights on a CPU, if it can be built; else torch's."""
+    if device.type != "cpu":
+        return Multiplier(plain_product, row_invariant=False, about=f"packed weights by torch on {device.type}")
+    try:
+        product = NativeQuantisedProduct(built())
+    except NotBuilt as reason:
+        about = f"packed weights by torch, since ours was not built: {reason}"
+        return Multiplier(plain_product, row_invariant=False, about=about)
+    return Multiplier(product, row_invariant=True, about="packed weights by ours, built for this processor")
+
+
+def built() -> Path:
+    """The library of `quantised.c`. Raises NotBuilt."""
+    return native.built(SOURCE, native.cache_folder(), flags=FLAGS)
