@@ -22,6 +22,8 @@ from tandem_runtime.domain.errors import BadRequest
 from tandem_runtime.domain.tokens import SessionId
 from tandem_runtime.wire.client import RemoteTarget
 
+pytestmark = pytest.mark.timeout(300)  # processes import torch, for minutes where the machine is busy
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "adapters.md").read_text()
 SMALL = ("--max-length", "96", "--max-sessions", "4")
