@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 from tests.exactness.cases import MASTER_SEED, SEQUENCES_PER_GROUP, group_of
 from tests.exactness.invariance import Tally, prove
@@ -51,7 +50,7 @@ def _tallies(prover: Callable[[int], Tally], groups: range, processes: int) -> I
     if processes == 1:
         yield from map(prover, groups)
         return
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(processes) as pool:
         yield from pool.map(prover, groups)
 
 

@@ -42,6 +42,8 @@ from tandem_runtime.engines.torch_engine.fused import FusedDecoder
 from tandem_runtime.engines.torch_engine.linear import Multiplier, multiplier_for
 from tandem_runtime.engines.torch_engine.loading import load_decoder
 from tandem_runtime.engines.torch_engine.model import Decoder
+from tandem_runtime.engines.torch_engine.room import refuse_without_room
+from tandem_runtime.memory import available_bytes
 from tandem_runtime.ports import Logits, ReadAdapter, Row
 
 __all__ = ["DTYPES", "TorchModel", "load_torch_model"]
@@ -216,12 +218,19 @@ def load_torch_model(options: EngineOptions) -> TorchModel:
         if value < 1:
             raise ModelRefused(f"{option} {value}: give 1 or more")
     blocks = None if options.kv_bytes is None else _budgeted_blocks(folder, options.kv_bytes, dtype, length=length)
+    lent = options.max_sessions * _blocks_of(length) if blocks is None else blocks
+    refuse_without_room(options, read_config(folder), dtype=dtype, blocks=lent, available=_available(device))
     torch.set_num_threads(options.threads)
     decoder = _loaded(folder, dtype=dtype, device=device)
     model = _with_memory(decoder, max_sessions=options.max_sessions, max_length=length, kv_blocks=blocks)
     about = (device, options.dtype, model.determinism, model.multiplier.about, screens().about)
     logger.info("loaded device=%s dtype=%s determinism=%s products: %s; screens: %s", *about)
     return model
+
+
+def _available(device: str) -> int:
+    """Bytes that can be taken there."""
+    return available_bytes() if device == "cpu" else torch.cuda.mem_get_info(device)[0]
 
 
 def _with_memory(decoder: Decoder, *, max_sessions: int, max_length: int, kv_blocks: int | None) -> TorchModel:
