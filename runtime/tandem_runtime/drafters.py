@@ -104,9 +104,9 @@ class LookupDraft:
 
     async def close(self, session: SessionId) -> None:
         gone = self._sessions.pop(session, None)
-        if gone is None or gone.request.tenant is None:
+        owner = None if gone is None else _owner(gone.request)
+        if gone is None or owner is None:
             return
-        owner = root_key(tenant=gone.request.tenant, adapter=None)
         for piece in _pieces(gone.output):
             self.earlier.add(owner, piece)
             await asyncio.sleep(0)
@@ -148,9 +148,14 @@ def _pieces(ids: Sequence[TokenId]) -> Iterator[tuple[TokenId, ...]]:
         yield piece
 
 
+def _owner(request: OpenSession) -> bytes | None:
+    """Whose outputs serve this session, and whom its own will serve; None: nobody's, and nobody."""
+    return None if request.tenant is None else root_key(tenant=request.tenant, adapter=None)
+
+
 def _suffix_text(draft: LookupDraft, request: OpenSession) -> SuffixText:
-    tenant = request.tenant
-    return SuffixText(() if tenant is None else draft.earlier.of(root_key(tenant=tenant, adapter=None)))
+    owner = _owner(request)
+    return SuffixText(() if owner is None else draft.earlier.of(owner))
 
 
 _TEXTS: Mapping[Drafter, Callable[[LookupDraft, OpenSession], Text]] = {

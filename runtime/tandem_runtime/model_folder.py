@@ -3,8 +3,9 @@
 Refuses to know weights, how they are loaded, and what a file's fields mean: it reads bytes, texts and JSON objects.
 
 A digest is `sha256:` and the SHA-256 of the lines `<sha256 of file>  <file name>\\n`, sorted by file name. The model's
-goes over `*.safetensors`, `config.json` and `generation_config.json`, the tokenizer's over `tokenizer.json` and
-`tokenizer_config.json`; files that are not there have no line. So `sha256sum` and `sort` can check both by hand:
+goes over `*.safetensors`, `config.json` and `generation_config.json`, the tokenizer's over `tokenizer.json`,
+`tokenizer_config.json` and `chat_template.jinja`; files that are not there have no line. So `sha256sum` and `sort` can
+check both by hand:
 
     cd FOLDER && sha256sum *.safetensors config.json generation_config.json | LC_ALL=C sort -k2 | sha256sum
 """
@@ -25,7 +26,7 @@ LARGE_BYTES = 1 << 30
 """Files from here on take a second or more, which the log should account for."""
 
 _MODEL_FILES = ("*.safetensors", "config.json", "generation_config.json")
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 _OTHER_WEIGHTS = ("*.bin", "*.gguf", "*.pth")
 _NEEDED = ("config.json", "tokenizer.json")
 

@@ -50,8 +50,9 @@ async def serve_pair(
     draft = await _load(options.draft, clock) if isinstance(options.draft, EngineOptions) else options.draft
     if isinstance(draft, LocalModel) and draft.facts.tokenizer_digest != target.facts.tokenizer_digest:
         raise ModelRefused(
-            "the tokenizers of --draft and --target differ, so their ids mean different texts; choose a draft that was"
-            " trained with the target's tokenizer, or leave --draft out"
+            "the tokenizers of --draft and --target differ (tokenizer.json, tokenizer_config.json, chat_template.jinja)"
+            ", so their ids mean different texts; choose a draft that was trained with the target's tokenizer, or leave"
+            " --draft out"
         )
     policy = local_policy(
         served_name(options),

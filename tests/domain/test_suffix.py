@@ -1,5 +1,6 @@
 """The automaton against a naive search of the text, and what the guesses of both drafters promise."""
 
+import tracemalloc
 from collections.abc import Sequence
 from itertools import islice
 
@@ -217,3 +218,35 @@ def test_of_one_owner_the_later_outputs_are_kept() -> None:
 def test_a_step_ahead_is_only_looked_for_when_asked() -> None:
     automaton = automaton_of((1, 2, 1))
     assert [step.token for step in islice(automaton.ahead(automaton.place), 3)] == [2, 1, 2]
+
+
+def test_the_text_that_was_right_so_far_is_followed() -> None:
+    """Both know what follows, by matches alike; the earlier output is what the session goes on to repeat."""
+    earlier = EarlierOutputs(1_000_000)
+    theirs, mine = tuple(range(100, 160)), tuple(token for at in range(100, 160) for token in (at, 7))
+    earlier.add(b"a", theirs)
+    reader = SuffixText(earlier.of(b"a"))
+    reader.read(mine)
+    doubtful = SuffixText(earlier.of(b"a"))
+    doubtful.read(mine)
+    reader.hear(theirs[:20])
+    doubtful.hear(mine[:40])
+    assert (reader.guess(2), doubtful.guess(2)) == ((120, 121), (120, 7))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        [at * at % 997 for at in range(6000)],
+        list(range(6000)),
+        [at * 7919 % 10007 % 50 for at in range(6000)],
+        [at % 7 for at in range(6000)],
+    ],
+    ids=["varied", "all different", "fifty letters", "a period"],
+)
+def test_the_memory_that_it_takes_is_about_what_it_says(text: list[TokenId]) -> None:
+    tracemalloc.start()
+    automaton = automaton_of(text)
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert 0.7 * taken < automaton.size_bytes < 1.6 * taken

@@ -2,6 +2,7 @@
 
     python -m tests.exactness.kernels                                 the example target and a random model
     python -m tests.exactness.kernels --model FOLDER --dtype bf16     one model, on this machine's device
+    python -m tests.exactness.kernels --export FILE                   the counts as JSON, one object a line, too
 
 Refuses to know what explains a split. Prints a line per engine; exits 1 if a right engine is not certified, or if a
 planted fault is, whether its rows are computed anew by itself or by an engine without it.
@@ -9,9 +10,11 @@ planted fault is, whether its rows are computed anew by itself or by an engine w
 
 import argparse
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -54,16 +57,47 @@ class Bench:
 
 
 @dataclass(frozen=True)
+class Setting:
+    """What an engine was judged on."""
+
+    model: str
+    dtype: str
+    temperature: float
+
+    def __str__(self) -> str:
+        return f"{self.model} {self.dtype} T={self.temperature}"
+
+
+@dataclass(frozen=True)
 class Finding:
+    """`rate`: the splits per position that were allowed at most."""
+
     name: str
     determinism: str
     certificate: Certificate
     is_fault: bool
+    rate: float
 
     @property
     def is_right(self) -> bool:
         """Certified, or a fault with a split that nothing explains."""
         return bool(self.certificate.unexplained) if self.is_fault else self.certificate.holds
+
+    def exported(self, setting: Setting) -> dict[str, str | int | float | bool]:
+        """One object of `--export`; docs/determinism.md says what each field is."""
+        found = self.certificate
+        return {
+            **asdict(setting),
+            "engine": self.name,
+            "determinism": self.determinism,
+            "planted_fault": self.is_fault,
+            "positions": found.positions,
+            "near_ties": found.near_ties,
+            "allowed": found.allowed,
+            "rate": self.rate,
+            "unexplained": len(found.unexplained),
+            "certified": found.holds,
+        }
 
     def __str__(self) -> str:
         found = self.certificate
@@ -77,7 +111,7 @@ async def honest(name: str, judge: Judge, engine: Engine, limits: Calibration) -
     model = engine()
     allowed = BITWISE if model.determinism == "Bitwise" else limits
     certificate = await judge.certificate(await judge.runs(lambda: model), engine, allowed)
-    return Finding(name, model.determinism, certificate, is_fault=False)
+    return Finding(name, model.determinism, certificate, is_fault=False, rate=allowed.rate)
 
 
 async def faulty(fault: str, judge: Judge, engine: Engine, limits: Calibration) -> list[Finding]:
@@ -87,17 +121,16 @@ async def faulty(fault: str, judge: Judge, engine: Engine, limits: Calibration) 
         by_itself = await judge.certificate(runs, engine, limits)
     by_another = await judge.certificate(runs, engine, limits)
     return [
-        Finding(f"{fault}, computed anew by {whom}", "", certificate, is_fault=True)
+        Finding(f"{fault}, computed anew by {whom}", "", certificate, is_fault=True, rate=limits.rate)
         for whom, certificate in (("itself", by_itself), ("a sound engine", by_another))
     ]
 
 
-async def judged(bench: Bench, temperature: float, texts: int) -> list[Finding]:
-    judge = Judge(bench.subject, bench.dtype, temperature, texts=texts, tokens=bench.tokens)
+async def judged(bench: Bench, setting: Setting, texts: int) -> list[Finding]:
+    judge = Judge(bench.subject, bench.dtype, setting.temperature, texts=texts, tokens=bench.tokens)
     limits, power = await judge.calibrated(bench.shipped)
-    dtype = str(bench.dtype).removeprefix("torch.")
     print(
-        f"{bench.subject.name} {dtype} T={temperature}: rows within {limits.bound:.2g} of the reference, "
+        f"{setting}: rows within {limits.bound:.2g} of the reference, "
         f"{limits.rate:.2g} splits per position at most. A rule on gaps alone would excuse {power.excused_by_gap:.0%} "
         f"of all positions; of rows with a wrong context {power.excused_faults:.0%} lie within the bound",
         flush=True,
@@ -118,14 +151,20 @@ async def _findings(bench: Bench, judge: Judge, limits: Calibration) -> AsyncIte
             yield finding
 
 
-async def all_judged(subjects: list[Subject], dtypes: list[str], *, texts: int, tokens: int) -> list[Finding]:
-    benches = [Bench(subject, DTYPES[dtype], tokens) for subject in subjects for dtype in dtypes]
-    return [
-        finding
-        for bench in benches
-        for temperature in TEMPERATURES
-        for finding in await judged(bench, temperature, texts)
-    ]
+async def all_judged(
+    subjects: list[Subject], dtypes: list[str], *, texts: int, tokens: int
+) -> list[tuple[Setting, Finding]]:
+    found = []
+    for subject, dtype, temperature in product(subjects, dtypes, TEMPERATURES):
+        setting = Setting(subject.name, dtype, temperature)
+        findings = await judged(Bench(subject, DTYPES[dtype], tokens), setting, texts)
+        found += [(setting, finding) for finding in findings]
+    return found
+
+
+def export(judged: list[tuple[Setting, Finding]], file: Path) -> None:
+    """One JSON object a line."""
+    file.write_text("".join(f"{json.dumps(finding.exported(setting))}\n" for setting, finding in judged))
 
 
 def main() -> int:
@@ -134,11 +173,15 @@ def main() -> int:
     parser.add_argument("--dtype", choices=DTYPES, help="default: each of them")
     parser.add_argument("--texts", type=int, default=TEXTS, help="how many are judged, each with and without proposals")
     parser.add_argument("--tokens", type=int, default=TOKENS, help="of each text")
+    parser.add_argument("--export", type=Path, metavar="FILE", help="also write the counts: JSON, one object a line")
     options = parser.parse_args()
     torch.set_num_threads(1)
     subjects = [from_folder(options.model)] if options.model else [tiny(), from_folder(PAIRS / "target")]
     dtypes = [options.dtype] if options.dtype else list(DTYPES)
-    findings = asyncio.run(all_judged(subjects, dtypes, texts=options.texts, tokens=options.tokens))
+    found = asyncio.run(all_judged(subjects, dtypes, texts=options.texts, tokens=options.tokens))
+    if options.export:
+        export(found, options.export)
+    findings = [finding for _, finding in found]
     wrong = [finding for finding in findings if not finding.is_right]
     near_ties = sum(finding.certificate.near_ties for finding in findings if not finding.is_fault)
     print(f"{len(findings)} engines judged, {len(wrong)} wrongly; {near_ties} near ties of engines without fault")

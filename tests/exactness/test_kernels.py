@@ -3,17 +3,19 @@
 `python -m tests.exactness.kernels` does the same at length, with the trained pair at every temperature.
 """
 
+import json
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
 from tests.exactness.certifying import BITWISE, Engine, Judge
 from tests.exactness.kernel_faults import FAULTS, planted
 from tests.exactness.kernel_reference import PAIRS, Power, Subject, from_folder, tiny
-from tests.exactness.kernels import Bench
+from tests.exactness.kernels import Bench, Finding, Setting, export
 
-from tandem_runtime.domain.certificate import Calibration, Certificate
+from tandem_runtime.domain.certificate import Calibration, Certificate, Doubt
 
 TEXTS, TOKENS = 6, 24
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -118,3 +120,23 @@ async def test_a_fault_cannot_widen_what_is_allowed_to_it(fault: str) -> None:
 async def test_a_bound_on_gaps_alone_would_excuse_more_than_the_certificate(temperature: float) -> None:
     _, power = await calibrated("tiny", "bf16", temperature)
     assert power.excused_faults < power.excused_by_gap
+
+
+def test_the_counts_are_exported_one_object_a_line(tmp_path: Path) -> None:
+    setting = Setting("tiny", "bf16", 1.0)
+    sound = Certificate(576, near_ties=3, allowed=9, unexplained=())
+    broken = Certificate(300, near_ties=1, allowed=7, unexplained=((4, Doubt.DIFFERENCE), (9, Doubt.PLAIN_ROW)))
+    found = [
+        (setting, Finding("summing by company", "NearTie", sound, is_fault=False, rate=0.005)),
+        (setting, Finding("wrong position, computed anew by itself", "", broken, is_fault=True, rate=0.004)),
+    ]
+    export(found, tmp_path / "counts.jsonl")
+    where = {"model": "tiny", "dtype": "bf16", "temperature": 1.0}
+    assert [json.loads(line) for line in (tmp_path / "counts.jsonl").read_text().splitlines()] == [
+        where
+        | {"engine": "summing by company", "determinism": "NearTie", "planted_fault": False}
+        | {"positions": 576, "near_ties": 3, "allowed": 9, "rate": 0.005, "unexplained": 0, "certified": True},
+        where
+        | {"engine": "wrong position, computed anew by itself", "determinism": "", "planted_fault": True}
+        | {"positions": 300, "near_ties": 1, "allowed": 7, "rate": 0.004, "unexplained": 2, "certified": False},
+    ]

@@ -16,9 +16,24 @@ _SAMPLER = "tests/agreement/test_sampler_agreement.py"
 SAME_LAW = f"{_SAMPLER}::test_the_law_after_all_processors_is_the_reference_law"
 EVERY_FILTER = f"{_SAMPLER}::test_every_filter_sees_what_the_ones_before_it_left"
 SAME_CHOICE = f"{_SAMPLER}::test_the_coupled_choice_is_the_reference_choice"
+NEXT_TO_A_MASS = (
+    "tests/agreement/test_coupling_agreement.py::test_a_top_p_next_to_a_mass_cuts_float32_rows_as_the_domain_does"
+)
 SENT_LAW = f"{_SAMPLER}::test_a_draft_draws_from_the_law_that_it_sends"
 
-PROOFS = (EXACT, VERDICTS, SAME_LAW, EVERY_FILTER, SAME_CHOICE, SENT_LAW, NOISE, INVARIANCE, SAMPLED, THROUGH_LOOPS)
+PROOFS = (
+    EXACT,
+    VERDICTS,
+    SAME_LAW,
+    EVERY_FILTER,
+    SAME_CHOICE,
+    NEXT_TO_A_MASS,
+    SENT_LAW,
+    NOISE,
+    INVARIANCE,
+    SAMPLED,
+    THROUGH_LOOPS,
+)
 """All that may kill a mutant: tests of identity and of laws, never a comparison with a recorded output."""
 
 

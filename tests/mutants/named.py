@@ -8,6 +8,7 @@ from tests.mutants.fault import (
     EXACT,
     IN_ROUNDS,
     INVARIANCE,
+    NEXT_TO_A_MASS,
     NOISE,
     ONE_BY_ONE,
     SAME_CHOICE,
@@ -134,6 +135,14 @@ NAMED: tuple[Fault, ...] = (
         "return max(range(len(row)), key=lambda token: (row[token], token))",
         "ties go to the lowest id on every path, or plain and verified text part at the first tie (rMLX 373)",
         (SAME_CHOICE,),
+    ),
+    Fault(
+        "a mass in float32 believed to its last digit",
+        "engines/coupling.py",
+        "if abs(share - parameters.top_p) > DOUBT:",
+        "if share != parameters.top_p:",
+        "a sum in float32 is off by its rounding, and by another amount on another machine: top-p cuts elsewhere",
+        (NEXT_TO_A_MASS,),
     ),
     Fault(
         "noise reused across positions",

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import pytest
 
@@ -388,6 +389,26 @@ async def test_a_draft_that_asking_costs_nothing_is_asked_again_behind_each_toke
     assert rounds[0].proposed == 2
     assert asked == (len(rounds) - 1 if is_free else 2)  # behind the last token but one nothing fits any more
     assert (sum(round.proposed for round in rounds) > 2) == is_free
+
+
+@dataclass
+class SilentDraft(ChainDraft):
+    """Never has anything to offer; remembers behind how many tokens it was asked."""
+
+    asked: list[int] = field(default_factory=list)
+
+    async def propose(self, request: ProposeRound) -> Proposal:
+        await self.called("propose")
+        self.asked.append(request.base + len(request.committed))
+        return Proposal()
+
+
+async def test_a_draft_that_is_silent_for_long_is_asked_less_and_less() -> None:
+    draft = SilentDraft()
+    request = replace(Stage().request, draft_is_free=True, endings=Endings(100))
+    await Stage(draft=draft, request=request).answer()
+    gaps = [later - earlier for earlier, later in pairwise(draft.asked)]
+    assert gaps == [1] * 4 + [2] * 4 + [4] * 4 + [8] * 4 + [16] * 2
 
 
 async def test_nothing_to_offer_is_no_rejection() -> None:

@@ -25,6 +25,7 @@ FILES = {
     "model-00002-of-00002.safetensors": b"weights two",
     "tokenizer.json": b'{"model": {}}',
     "tokenizer_config.json": b"{}",
+    "chat_template.jinja": b"{{ messages }}",
 }
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -35,8 +36,9 @@ def digest_by_hand(*names: str) -> str:
     return "sha256:" + hashlib.sha256(lines.encode()).hexdigest()
 
 
-MODEL = digest_by_hand(*(name for name in FILES if not name.startswith("tokenizer")))
-TOKENIZER = digest_by_hand("tokenizer.json", "tokenizer_config.json")
+OF_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+MODEL = digest_by_hand(*(name for name in FILES if name not in OF_TOKENIZER))
+TOKENIZER = digest_by_hand(*OF_TOKENIZER)
 
 
 @pytest.fixture

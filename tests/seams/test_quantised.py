@@ -31,6 +31,7 @@ from tandem_runtime.engines.torch_engine.quantised import (
     quantised_multiplier,
     unpacked,
 )
+from tandem_runtime.engines.torch_engine.room import weight_bytes
 from tandem_runtime.model_folder import digests_of
 from tandem_runtime.ports import Row
 from tandem_runtime.role_server import load_model
@@ -204,6 +205,8 @@ def test_a_loaded_model_holds_its_products_packed_and_nothing_twice(weights: str
             assert weight.dtype is (torch.int8 if weights == "int8" or name == "lm_head.weight" else torch.uint8)
         else:
             assert torch.equal(weight, wanted[name].bfloat16())
+    held = sum(weight.nbytes for weight in decoder.parameters())
+    assert weight_bytes(plain.config, torch.bfloat16, weights=weights) == held
 
 
 def test_rounded_weights_are_another_model_with_the_same_tokenizer() -> None:

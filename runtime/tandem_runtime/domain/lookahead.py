@@ -17,7 +17,9 @@ ago does not decide. While nothing is proposed, nothing is learnt but by probes,
 machine, a draft that warms up) would last: so each probe first loosens what it is about to measure, and goes on in its
 session until the draft has caught up. One belief serves all sessions of a (revision) in a gateway.
 
-A session is *warm* when its last round proposed something: its draft has then read all that was emitted.
+A session is *warm* when its last round proposed something: its draft has then read all that was emitted. One whose
+draft is asked for nothing, as a lookup in the text so far is, always is. Nothing to offer is no rejection: such a round
+teaches what a plain token costs, and acceptance is that of what was proposed.
 """
 
 import math

@@ -53,6 +53,9 @@ from tandem_runtime.domain.verification import admissible, refuse_bad_proposal
 RUN_TOKENS = 16
 """A run is this long at most, so that a new slot or policy takes effect soon: at 15 ms a token it ends within the
 uncounted first 15 % of a slot of 2 s."""
+SILENCES_ALIKE = 4
+"""A draft that costs nothing to ask is asked behind each token, until it had nothing to offer so often in a row; then,
+and each time after so many more, half as often: each time costs a round's overhead, if no step."""
 DRAFT_RETRY_TOKENS = 64
 """How long to go on without a lost draft; doubled with each loss."""
 DRAFT_LOSSES = 4
@@ -82,6 +85,8 @@ class Session:
         self._draft_resumes_at: int | None = 0
         self._proposal = Proposal()
         self._k = 0
+        self._silences = 0
+        """How often in a row the draft had nothing to offer."""
         self._run = RunRounds(request.session, Incarnation(""), 0, 0, 0)
         self._ks: list[int] = []
         self._proposed_tokens = 0
@@ -162,6 +167,7 @@ class Session:
             return
         self._move(Signal.PROPOSED)
         self._proposal = proposal
+        self._silences = 0
 
     def verified(self, verdict: Verdict, spent: Spent) -> Round:
         """What the target says of the proposal, or the next token of a run. Raises StaleOffset if it answers another
@@ -218,8 +224,11 @@ class Session:
     def _will_run(self, signal: Signal = Signal.WILL_RUN) -> None:
         self._move(signal)
         offset = len(self._output)
-        asks_again = signal is Signal.NOTHING_PROPOSED and self.request.draft_is_free
-        tokens = min(1 if asks_again else RUN_TOKENS, self._budget - offset)
+        most = RUN_TOKENS
+        if signal is Signal.NOTHING_PROPOSED and self.request.draft_is_free:
+            most = min(1 << self._silences // SILENCES_ALIKE, RUN_TOKENS)
+            self._silences += 1
+        tokens = min(most, self._budget - offset)
         self._run = RunRounds(self.request.session, self._target.incarnation, len(self._ks), offset, tokens)
 
     def _most(self) -> int:

@@ -13,24 +13,26 @@ knows its likeliest follower, the latest of equals: all states of the chain chan
 `COUNTED` of them are told.
 
 A guess goes on while enough of it will survive. How often the likeliest follower of a match is right is learnt from the
-output itself, token by token, whether it was proposed or not, by the length of the match and the follower's share.
+output itself, token by token, whether it was proposed or not, by the length of the match and the follower's share. Each
+text that is looked in is judged by itself, and the one whose next token is likeliest to be right is followed.
 """
 
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from tandem_runtime.domain.tokens import TokenId
 
 ROOT, NOWHERE = 0, -1
-COUNTED = 32
+COUNTED = 16
 """Of the suffixes of a text so many, the longest, learn what followed: few texts have more that differ in use."""
-LEAST_SURVIVAL = 0.2
+LEAST_SURVIVAL = 0.15
 """A token that is less likely to stand, all before it included, is not worth its row in a verification."""
 PRIOR_STRENGTH = 2.0
 KEPT = 0.95
-"""A session's output is judged by about its last 20 tokens of a kind."""
+"""A kind of match is judged by about its last 20 tokens."""
 NGRAMS = (3, 2)
 _STATE_BYTES, _BRANCH_BYTES, _EDGE_BYTES = 28, 200, 80
 _MOST_TOKEN_BYTES = 2 * _STATE_BYTES + _BRANCH_BYTES + 3 * _EDGE_BYTES
@@ -173,19 +175,20 @@ class SuffixAutomaton:
 
     def _count(self, before: int, token: TokenId) -> None:
         """`token` followed every suffix of the text that ended in `before`."""
+        counts, followed, likeliest, links = self._counts, self._followed, self._likeliest, self._links
         told = NOWHERE
         for _ in range(COUNTED):
             child = self._child(before, token)
             if child != told:
-                self._counts[child] += 1
+                counts[child] += 1
                 told = child
             if before == ROOT:
                 return
-            self._followed[before] += 1
-            likeliest = self._likeliest[before]
-            if likeliest == NOWHERE or self._counts[child] >= self._counts[self._child(before, likeliest)]:
-                self._likeliest[before] = token
-            before = self._links[before]
+            followed[before] += 1
+            known = likeliest[before]
+            if known != token and (known < 0 or counts[child] >= counts[self._child(before, known)]):
+                likeliest[before] = token
+            before = links[before]
 
     def _child_of_longest(self, state: int, token: TokenId) -> int:
         """The state of the longest string of `state` with `token` behind it, split off where it has longer ones."""
@@ -207,10 +210,11 @@ class SuffixAutomaton:
     def _add(self, length: int, link: int) -> int:
         self._lengths.append(length)
         self._links.append(link)
-        for counts in (self._counts, self._followed):
-            counts.append(0)
-        for nowhere in (self._likeliest, self._tokens, self._children):
-            nowhere.append(NOWHERE)
+        self._counts.append(0)
+        self._followed.append(0)
+        self._likeliest.append(NOWHERE)
+        self._tokens.append(NOWHERE)
+        self._children.append(NOWHERE)
         return len(self._lengths) - 1
 
     def _child(self, state: int, token: TokenId) -> int:
@@ -249,41 +253,55 @@ def _kind(step: Step) -> tuple[int, int]:
     return min(step.length.bit_length(), 6), int(step.share * 4)
 
 
+@dataclass(slots=True)
+class _Source:
+    """A text to look in, where in it we are, and what it was worth."""
+
+    text: SuffixAutomaton
+    place: Place = field(default=Place(ROOT, 0))
+    calibration: Calibration = field(default_factory=Calibration)
+
+    def step(self) -> Step | None:
+        return next(self.text.ahead(self.place), None)
+
+    def worth(self) -> tuple[float, int]:
+        """How likely its next token is right, and by how long a match."""
+        step = self.step()
+        return (0.0, 0) if step is None else (self.calibration.chance(step), step.length)
+
+
 class SuffixText:
-    """By the longest match, in the session's own text or in one of `earlier`."""
+    """By the longest match in the session's own text or in one of `earlier`."""
 
     def __init__(self, earlier: Iterable[SuffixAutomaton] = ()) -> None:
-        self._own = SuffixAutomaton()
-        self._earlier = [(automaton, Place(ROOT, 0)) for automaton in earlier]
-        self._calibration = Calibration()
+        self._own = _Source(SuffixAutomaton())
+        self._earlier = [_Source(text) for text in earlier]
 
     def read(self, ids: Sequence[TokenId]) -> None:
         for token in ids:
-            self._own.append(token)
-            self._earlier = [(text, text.follow(place, token)) for text, place in self._earlier]
+            self._own.text.append(token)
+            for source in self._earlier:
+                source.place = source.text.follow(source.place, token)
+        self._own.place = self._own.text.place
 
     def hear(self, ids: Sequence[TokenId]) -> None:
         for token in ids:
-            expected = next(self._ahead(), None)
-            if expected is not None:
-                self._calibration.learn(expected, hit=expected.token == token)
+            for source in (self._own, *self._earlier):
+                expected = source.step()
+                if expected is not None:
+                    source.calibration.learn(expected, hit=expected.token == token)
             self.read((token,))
 
     def guess(self, k: int) -> tuple[TokenId, ...]:
         ids: list[TokenId] = []
         survival = 1.0
-        for step in self._ahead():
-            survival *= self._calibration.chance(step)
+        source = max((self._own, *self._earlier), key=_Source.worth)
+        for step in source.text.ahead(source.place):
+            survival *= source.calibration.chance(step)
             if survival < LEAST_SURVIVAL or len(ids) == k:
                 break
             ids.append(step.token)
         return tuple(ids)
-
-    def _ahead(self) -> Iterator[Step]:
-        """What followed the longest match; in this text, of equals."""
-        sources = [(self._own, self._own.place), *self._earlier]
-        text, place = max(sources, key=lambda source: source[1].length)
-        return text.ahead(place)
 
 
 class EarlierOutputs:

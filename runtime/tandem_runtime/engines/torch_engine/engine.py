@@ -40,6 +40,8 @@ from tandem_runtime.engines.torch_engine.linear import Multiplier, multiplier_fo
 from tandem_runtime.engines.torch_engine.loading import load_decoder
 from tandem_runtime.engines.torch_engine.model import Decoder
 from tandem_runtime.engines.torch_engine.quantised import BITS, load_quantised, quantised_multiplier
+from tandem_runtime.engines.torch_engine.room import refuse_without_room
+from tandem_runtime.memory import available_bytes
 from tandem_runtime.ports import Logits, Row
 
 __all__ = ["DTYPES", "TorchModel", "load_torch_model"]
@@ -195,6 +197,8 @@ def load_torch_model(options: EngineOptions) -> TorchModel:
         if value < 1:
             raise ModelRefused(f"{option} {value}: give 1 or more")
     blocks = None if options.kv_bytes is None else _budgeted_blocks(folder, options.kv_bytes, dtype, length=length)
+    lent = options.max_sessions * _blocks_of(length) if blocks is None else blocks
+    refuse_without_room(options, read_config(folder), dtype=dtype, blocks=lent, available=_available(device))
     torch.set_num_threads(options.threads)
     decoder = _loaded(folder, weights=options.weights, dtype=dtype, device=device)
     multiplier = (multiplier_for if options.weights == AS_IS else quantised_multiplier)(torch.device(device))
@@ -202,6 +206,11 @@ def load_torch_model(options: EngineOptions) -> TorchModel:
     about = (device, options.dtype, options.weights, model.determinism, multiplier.about, screens().about)
     logger.info("loaded device=%s dtype=%s weights=%s determinism=%s products: %s; screens: %s", *about)
     return model
+
+
+def _available(device: str) -> int:
+    """Bytes that can be taken there."""
+    return available_bytes() if device == "cpu" else torch.cuda.mem_get_info(device)[0]
 
 
 def _with_memory(

@@ -36,6 +36,7 @@ __all__ = [
     "built",
     "load_quantised",
     "packed",
+    "packed_bytes",
     "plain_product",
     "quantised_multiplier",
     "unpacked",
@@ -70,6 +71,18 @@ def load_quantised(folder: Path, *, bits: int, dtype: torch.dtype, device: str) 
         decoder.lm_head = nn.Linear(inputs, outputs, bias=False, device="meta")
         decoder.lm_head.weight = nn.Parameter(packed(embedding, bits=HEAD_BITS), requires_grad=False)
     return decoder
+
+
+def packed_bytes(decoder: Decoder, *, bits: int, dtype: torch.dtype) -> int:
+    """What all weights of a decoder of this shape take when `load_quantised` has loaded them."""
+    products = {name: module.weight for name, module in decoder.named_modules() if isinstance(module, nn.Linear)}
+    plain = sum(weight.numel() for weight in decoder.parameters()) - sum(weight.numel() for weight in products.values())
+    products.setdefault("lm_head", decoder.model.embed_tokens.weight)
+    lines = (
+        len(weight) * _line_bytes(weight.shape[1], HEAD_BITS if name == "lm_head" else bits)
+        for name, weight in products.items()
+    )
+    return plain * dtype.itemsize + sum(lines)
 
 
 def packed(weight: Tensor, *, bits: int) -> Tensor:
