@@ -1,151 +1,109 @@
-"""Measures what a step of the bundled engine costs on one CPU thread, by the rows in it: `make bench NAME=engine_cpu`.
+"""Measures the bundled engine beside its peers on a CPU: `make bench NAME=engine_cpu` (docs/benchmarks.md).
 
-Refuses to know text and other engines: the weights are random, in the shape of SmolLM2-135M (30 layers, 576 / 1536, 9
-query and 3 key heads, 49,152 tokens), since arithmetic costs the same whatever it says.
+Refuses to know how an engine is driven (`benchmarks.peers`), and how figures follow from visits (`engine_cpu_samples`).
 
-t_b is a plain step of one session, t_v(K) one that verifies K tokens, so K + 1 rows; all at position 128, our own
-product and torch's in turns (A B B A). The products alone, without attention and what lies between, are shown apart. A
-sample is CPU time of the process: what else runs on the machine does not count, but it does take caches and memory
-from it. So a cost is the least of its samples, which are all kept. Beside it stands what the machine allows: the
-bytes of all weights over the speed at which one thread reads memory here.
+SmolLM2-135M, greedy, fixed prompts, 128 new tokens, one, four and sixteen streams: the bundled engine off and with its
+own drafters, vLLM's CPU build, transformers, and llama.cpp in a weight class of its own. Each runs in a process of its
+own and is driven by its library; peers that this machine cannot have are named with the reason. Then what a step costs
+by the rows in it.
+
+    python -m benchmarks.engine_cpu [--quick] [--only tandem,transformers] [--refuse-busy]
+
+`--quick` shows in some minutes that everything works, and writes results/engine_cpu_quick.json, which says nothing.
 """
 
+import argparse
 import os
-import platform
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
-import torch
-from torch.nn import functional
-
+from benchmarks.engine_cpu_entrants import ENTRANTS, Entrant, Stable
+from benchmarks.engine_cpu_figures import figures_of, tables
+from benchmarks.engine_cpu_search import STREAMS, Search
+from benchmarks.engine_cpu_steps import measured_steps
+from benchmarks.engine_cpu_turns import FULL, QUICK, Turns
+from benchmarks.engine_processes import busy_share, cores
+from benchmarks.peers.environment import CACHE
 from benchmarks.record import record
-from tandem_runtime.domain.blocks import BlockId
-from tandem_runtime.engines.torch_engine.engine import DTYPES, TorchModel
-from tandem_runtime.engines.torch_engine.linear import Multiplier, multiplier_for
-from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig
-from tandem_runtime.ports import Row
+from benchmarks.smollm2 import Unavailable, smollm2_folder
+from benchmarks.workload import Prompt, prompts_digest, read_prompts
+from tandem_runtime.tokenizer import FolderTokenizer
 
-SEED, POSITION, ROUNDS = 7, 128, 4
-PROPOSED = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16)
-READ_BYTES = 512 * 2**20
-SHAPE = DecoderConfig(
-    vocab_size=49_152,
-    hidden_size=576,
-    intermediate_size=1536,
-    num_hidden_layers=30,
-    num_attention_heads=9,
-    num_key_value_heads=3,
-    head_dim=64,
-    max_position_embeddings=256,
-)
-
-Costs = dict[int, list[float]]
-"""CPU milliseconds by K."""
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One way to multiply, and the engine that does."""
-
-    name: str
-    multiplier: Multiplier
-    model: TorchModel
-    weights: Sequence[torch.Tensor]
-    startup_seconds: float
-
-
-def way(name: str, dtype: torch.dtype, multiplier: Multiplier) -> Way:
-    torch.manual_seed(SEED)
-    decoder = Decoder(SHAPE).requires_grad_(False).to(dtype)
-    began = time.process_time()
-    model = TorchModel(decoder, max_sessions=1, max_length=SHAPE.max_position_embeddings, multiplier=multiplier)
-    startup = time.process_time() - began
-    model.forward([Row(own_blocks(model), 0, tuple(range(POSITION)), 1)])
-    weights = [weight for name, weight in decoder.named_parameters() if weight.dim() > 1]
-    return Way(name, multiplier, model, weights, startup)
-
-
-def milliseconds(work: Callable[[], object]) -> float:
-    began = time.process_time()
-    work()
-    return (time.process_time() - began) * 1e3
-
-
-def own_blocks(model: TorchModel) -> tuple[BlockId, ...]:
-    """All there are: the model holds one session."""
-    return tuple(BlockId(block) for block in range(model.blocks.count))
-
-
-def step(way: Way, k: int) -> float:
-    row = Row(own_blocks(way.model), POSITION, tuple(range(k + 1)), k + 1)
-    return milliseconds(lambda: way.model.forward([row]))
-
-
-@torch.inference_mode()
-def products(way: Way, k: int) -> float:
-    """Every weight once: as many bytes and products as in a step, in more calls, since none are joined here."""
-    rows = {size: torch.randn(k + 1, size).to(way.weights[0].dtype) for size in (576, 1536)}
-    return milliseconds(lambda: [way.multiplier.linear(rows[weight.shape[1]], weight) for weight in way.weights])
-
-
-def in_turns(ways: list[Way], measured: Callable[[Way, int], float]) -> dict[str, Costs]:
-    samples: dict[str, Costs] = {each.name: {k: [] for k in PROPOSED} for each in ways}
-    for each in ways:
-        measured(each, 0)
-    for _ in range(ROUNDS):
-        for each in (*ways, *reversed(ways)):
-            for k in PROPOSED:
-                samples[each.name][k].append(round(measured(each, k), 3))
-    return samples
-
-
-def read_gigabytes_per_second() -> float:
-    """One thread, the best of several passes over memory that no cache holds."""
-    memory = torch.ones(READ_BYTES // 4)
-    return READ_BYTES / 1e6 / min(milliseconds(memory.sum) for _ in range(8))
-
-
-def table(title: str, samples: dict[str, Costs]) -> None:
-    print(f"{title:34}" + "".join(f"{'K=' + str(k):>8}" for k in PROPOSED))
-    for name, costs in samples.items():
-        print(f"  {name:32}" + "".join(f"{min(costs[k]):8.1f}" for k in PROPOSED))
-
-
-def figures_of(dtype: str, steps: Costs) -> dict[str, float]:
-    plain = min(steps[0])
-    return {
-        f"tb_ms_{dtype}": plain,
-        f"tv4_over_tb_{dtype}": round(min(steps[4]) / plain, 3),
-        f"tv8_over_tb_{dtype}": round(min(steps[8]) / plain, 3),
-    }
+SEED = 7
+IDLE_SHARE = 0.05
+"""Of the machine's time: a machine whose other processes take more is called busy."""
+STEP_TURNS, QUICK_STEP_TURNS = 10, 2
+LOG = CACHE / "engine_cpu.log"
+"""What engines say, for a person whose peer does not start."""
 
 
 def main() -> None:
-    torch.set_num_threads(1)
-    read, load = read_gigabytes_per_second(), os.getloadavg()[0]
-    print(f"{platform.machine()}, one thread, load average {load:.2f}; reads {read:.1f} GB/s; CPU milliseconds, least")
-    figures, samples = {"read_gb_per_s": round(read, 2), "load_average": load}, {}
-    for dtype, number in DTYPES.items():
-        ours = multiplier_for(torch.device("cpu"))
-        ways = [
-            way(f"ours {dtype}", number, ours),
-            way(f"torch {dtype}", number, Multiplier(functional.linear, row_invariant=False, about="torch")),
-        ]
-        megabytes = sum(weight.nbytes for weight in ways[0].weights) / 1e6
-        print(f"\n{dtype}: {ours.about}; {megabytes:.0f} MB of weights, read in {megabytes / read:.1f} ms at best")
-        for each in ways:
-            print(f"  {each.name}: {each.model.determinism}, ready in {each.startup_seconds:.1f} s")
-        steps, alone = in_turns(ways, step), in_turns(ways, products)
-        table("a whole step", steps)
-        table("products alone", alone)
-        figures |= figures_of(dtype, steps[ways[0].name])
-        figures |= {f"startup_s_{dtype}": round(ways[0].startup_seconds, 2), f"weights_mb_{dtype}": megabytes}
-        figures[f"torch_tb_ms_{dtype}"] = min(steps[ways[1].name][0])
-        samples[dtype] = {"steps": steps, "products": alone}
-    figures |= {"tv4_over_tb": figures["tv4_over_tb_bf16"], "tv8_over_tb": figures["tv8_over_tb_bf16"]}
-    print(f"\nt_v(4) / t_b = {figures['tv4_over_tb']:.2f} in bf16, {figures['tv4_over_tb_fp32']:.2f} in fp32")
-    print(record("engine_cpu", seed=SEED, figures=figures, samples={"cpu_milliseconds": samples}))
+    options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # as by a key: engines end with this process
+    try:
+        folder = smollm2_folder()
+    except Unavailable as reason:
+        raise SystemExit(f"there is no model to measure: {reason}") from reason
+    busy = _looked(refuse=options.refuse_busy)
+    entrants = [entrant for entrant in ENTRANTS if not options.only or entrant.name in options.only.split(",")]
+    prompts = read_prompts(FolderTokenizer(folder).encode)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with LOG.open("wb") as log, Stable(log) as stable:
+        samples = _compared(stable, entrants, prompts, quick=options.quick)
+    turns = QUICK_STEP_TURNS if options.quick else STEP_TURNS
+    print("\nwhat a step costs")
+    samples["steps"] = measured_steps(folder, threads=tuple(sorted({1, cores()})), turns=turns)
+    samples |= {"busy_share_before": busy, "prompts_digest": prompts_digest()}
+    figures = figures_of(samples)
+    print("\n".join(tables(samples, figures)))
+    name = "engine_cpu_quick" if options.quick else "engine_cpu"
+    print(record(name, seed=SEED, figures=figures, samples=samples))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine_cpu", description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="few turns and tokens: does it work?")
+    parser.add_argument("--only", default="", help=f"of {','.join(entrant.name for entrant in ENTRANTS)}")
+    parser.add_argument("--refuse-busy", action="store_true", help="end at once where others use the machine")
+    return parser.parse_args()
+
+
+def _looked(*, refuse: bool) -> float:
+    """The share of the machine that others take now."""
+    busy, load = busy_share(), os.getloadavg()[0]
+    print(f"{cores()} cores; others take {busy:.1%} of them, load average {load:.2f}")
+    if busy > IDLE_SHARE:
+        said = f"this machine is busy ({busy:.0%}): its figures would say little"
+        if refuse:
+            raise SystemExit(said)
+        print(f"WARNING: {said}; the result says so")
+    return busy
+
+
+def _compared(stable: Stable, entrants: Sequence[Entrant], prompts: list[Prompt], *, quick: bool) -> dict[str, Any]:
+    print("each engine's best setting, by a short trial")
+    search = Search(stable, prompts)
+    for entrant in entrants:
+        search.enter(entrant)
+    contestants = {streams: search.contestants(streams, entrants) for streams in STREAMS}
+    chosen = [each for settings in contestants.values() for each in settings]
+    stable.keep({entrant.name: entrant for entrant in entrants}, chosen)
+    turns = Turns(stable, prompts, QUICK if quick else FULL)
+    for streams, settings in contestants.items():
+        print(f"\nin turns, {streams} streams: {', '.join(each.name for each in settings)}")
+        turns.take(streams, settings)
+    return {
+        "weights": {entrant.name: entrant.weights for entrant in entrants},
+        "absent": search.absent,
+        "left": turns.left,
+        "started": stable.started,
+        "trials": [asdict(trial) for trial in search.trials],
+        "chosen": {str(streams): [asdict(each) for each in settings] for streams, settings in contestants.items()},
+        "visits": [asdict(visit) for visit in turns.visits],
+    }
 
 
 if __name__ == "__main__":

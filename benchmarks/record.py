@@ -4,6 +4,7 @@ Refuses to know what was measured.
 """
 
 import json
+import os
 import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -12,11 +13,19 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).with_name("results")
+VECTOR_FLAGS = ("sse4", "avx", "fma", "f16c", "bmi", "amx")
 
 
 def cpu_model() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def cpu_flags() -> list[str]:
+    """Those that decide how fast numbers are multiplied."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
+    return [flag for flag in flags if flag.startswith(VECTOR_FLAGS)]
 
 
 def record(name: str, *, seed: int, figures: Mapping[str, float], samples: Mapping[str, Any]) -> Path:
@@ -25,7 +34,12 @@ def record(name: str, *, seed: int, figures: Mapping[str, float], samples: Mappi
     document = {
         "name": name,
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": {"cpu": cpu_model(), "system": platform.platform()},
+        "machine": {
+            "cpu": cpu_model(),
+            "cores": len(os.sched_getaffinity(0)),
+            "flags": cpu_flags(),
+            "system": platform.platform(),
+        },
         "versions": {package: version(package) for package in ("tandem", "torch", "numpy", "grpcio")},
         "seed": seed,
         "figures": figures,

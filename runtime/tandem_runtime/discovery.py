@@ -151,6 +151,7 @@ class Discovery:
             pod.ready_since,
             connected=lambda: peer.connected,
             accepting=lambda: self._accepts(pod.uid),
+            adapters=lambda: peer.adapters,
         )
         with pool.holding(replica):
             log.info("%s pod %s of %s joined", pod.role, pod.uid, pod.role_hash)

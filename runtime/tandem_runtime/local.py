@@ -26,7 +26,7 @@ from tandem_runtime.engines.pace import Pace
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.gateway.seats import Fleet
-from tandem_runtime.ports import Clock, DraftEngine, StepModel
+from tandem_runtime.ports import AdapterDesk, Clock, DraftEngine, StepModel
 from tandem_runtime.replicas import Pool, Replica
 
 LOCAL_REVISION = RevisionName("local")
@@ -60,11 +60,18 @@ def local_fleet(target: LocalModel, draft: LocalModel | Lookup | None, *, clock:
     with ExitStack() as running:
         engine = running.enter_context(BatchedTarget(target.model, target.facts, clock=clock, pace=target.pace))
         capabilities = target.facts.capabilities(target.model)
-        replica = Replica(str(target.facts.incarnation), LOCAL_TARGET, engine, capabilities)
+        replica = Replica(
+            str(target.facts.incarnation), LOCAL_TARGET, engine, capabilities, adapters=lambda: engine.loaded_adapters
+        )
         running.enter_context(fleet.targets.holding(replica))
         if draft is not None:
             running.enter_context(fleet.drafts.holding(_guesser(draft, target.facts, capabilities, clock, running)))
         yield fleet
+
+
+def adapter_desk(fleet: Fleet) -> AdapterDesk | None:
+    """Of the one target of a local fleet; None where it takes no adapters."""
+    return next((each.engine.adapters for each in fleet.targets if isinstance(each.engine, BatchedTarget)), None)
 
 
 def _guesser(

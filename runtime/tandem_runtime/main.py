@@ -13,18 +13,19 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from tandem_runtime.domain import policy
+from tandem_runtime.domain.adapters import MOST_ADAPTERS
 from tandem_runtime.domain.errors import SettingRefused, TandemError
 from tandem_runtime.engines.options import AS_IS, WEIGHTS
 from tandem_runtime.settings import Settings, read_settings
 
 if TYPE_CHECKING:  # each command imports what it needs when it is asked for
-    from tandem_runtime.engines.options import EngineOptions
+    from tandem_runtime.engines.options import AdapterOptions, EngineOptions
     from tandem_runtime.gateway.server import Listening
     from tandem_runtime.gateway.serving import Limits
     from tandem_runtime.local import Lookup
@@ -124,6 +125,38 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_target_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_role_arguments(parser)
+    _add_adapter_arguments(parser)
+
+
+def _add_adapter_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--adapter",
+        dest="adapters",
+        action="append",
+        default=[],
+        type=_named_path,
+        metavar="NAME=PATH",
+        help="a LoRA adapter of the target, as PEFT saves it; may be given again",
+    )
+    add("--adapters-dir", type=Path, metavar="PATH", help="where the admin side may load further ones from")
+    add(
+        "--max-adapters",
+        type=positive_number,
+        default=MOST_ADAPTERS,
+        help="adapters held at a time (default %(default)s)",
+    )
+
+
+def _named_path(text: str) -> tuple[str, Path]:
+    name, equals, path = text.partition("=")
+    if not (name and equals and path):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=PATH")
+    return name, Path(path)
+
+
 def _add_role_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", required=True, metavar="PATH", help="a model folder, or scripted:module:function")
@@ -189,11 +222,22 @@ def _engine_options(arguments: argparse.Namespace, *, model: str, weights: str, 
     )
 
 
+def _adapter_options(arguments: argparse.Namespace) -> "AdapterOptions":
+    from tandem_runtime.engines.options import AdapterOptions  # noqa: PLC0415  # as its fellow below
+
+    names = [name for name, _ in arguments.adapters]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise SettingRefused(f"--adapter {twice}=... is given twice; a name leads to one folder")
+    return AdapterOptions(named=dict(arguments.adapters), folder=arguments.adapters_dir, most=arguments.max_adapters)
+
+
 def _run_role(arguments: argparse.Namespace, _settings: Settings) -> int:
     from tandem_runtime import role_server as roles  # noqa: PLC0415  # gRPC and numpy, only for who serves
 
     name = roles.RoleName(arguments.command.name)
     engine = _engine_options(arguments, model=arguments.model, weights=arguments.weights, pace=arguments.pace)
+    if name is roles.RoleName.TARGET:
+        engine = replace(engine, adapters=_adapter_options(arguments))
     options = roles.ServeOptions(
         host=arguments.host,
         port=arguments.port,
@@ -285,6 +329,7 @@ def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add("--name", help="the model's name in the API (default: the target folder's)")
     _add_api_arguments(parser)
     _add_engine_arguments(parser)
+    _add_adapter_arguments(parser)
     add("--pace-target", metavar="TABLE", type=_pace_table, help="stretch the target's steps to the costs of a table")
     add("--pace-draft", metavar="TABLE", type=_pace_table, help="likewise for the draft")
     add("--mode", choices=("Auto", "Always", "Off"), default="Auto", help="when to speculate (default %(default)s)")
@@ -346,8 +391,9 @@ def _pair_options(arguments: argparse.Namespace) -> "PairOptions":
         raise SettingRefused(f"--min-draft-tokens {arguments.min_draft_tokens} is above --max-draft-tokens {most}")
     if most > policy.LONGEST_PROPOSAL:
         raise SettingRefused(f"--max-draft-tokens {most} is above {policy.LONGEST_PROPOSAL}, the longest proposal")
+    target = _engine_options(arguments, model=arguments.target, weights=AS_IS, pace=arguments.pace_target)
     return PairOptions(
-        target=_engine_options(arguments, model=arguments.target, weights=AS_IS, pace=arguments.pace_target),
+        target=replace(target, adapters=_adapter_options(arguments)),
         draft=_draft_options(arguments),
         tokenizer=arguments.tokenizer,
         name=arguments.name,
@@ -403,7 +449,7 @@ def _run_fetch(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 COMMANDS: Sequence[Command] = (
-    Command("target", "Serve a model that judges proposals.", _add_role_arguments, _run_role),
+    Command("target", "Serve a model that judges proposals.", _add_target_arguments, _run_role),
     Command("draft", "Serve a model that makes proposals.", _add_role_arguments, _run_role),
     Command("gateway", "Serve OpenAI's API for a SpeculativeDeployment.", _add_gateway_arguments, _run_gateway),
     Command("serve", "Serve a pair on this machine, without a cluster.", _add_serve_arguments, _run_serve),

@@ -4,8 +4,8 @@ Refuses to know weights, how they are loaded, and what a file's fields mean: it 
 
 A digest is `sha256:` and the SHA-256 of the lines `<sha256 of file>  <file name>\\n`, sorted by file name. The model's
 goes over `*.safetensors`, `config.json` and `generation_config.json`, the tokenizer's over `tokenizer.json`,
-`tokenizer_config.json` and `chat_template.jinja`; files that are not there have no line. So `sha256sum` and `sort` can
-check both by hand:
+`tokenizer_config.json` and `chat_template.jinja`, an adapter's over `adapter_model.safetensors` and
+`adapter_config.json`; files that are not there have no line. So `sha256sum` and `sort` can check them by hand:
 
     cd FOLDER && sha256sum *.safetensors config.json generation_config.json | LC_ALL=C sort -k2 | sha256sum
 """
@@ -27,6 +27,7 @@ LARGE_BYTES = 1 << 30
 
 _MODEL_FILES = ("*.safetensors", "config.json", "generation_config.json")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+_ADAPTER_FILES = ("adapter_model.safetensors", "adapter_config.json")
 _OTHER_WEIGHTS = ("*.bin", "*.gguf", "*.pth")
 _NEEDED = ("config.json", "tokenizer.json")
 
@@ -54,6 +55,12 @@ def tokenizer_digest_of(folder: Path) -> str:
     return _digest(folder, _TOKENIZER_FILES)
 
 
+def adapter_digest_of(folder: Path) -> str:
+    """Of a folder that holds an adapter as PEFT writes it. Raises ModelRefused."""
+    _check(folder, _ADAPTER_FILES, kind="adapter")
+    return _digest(folder, _ADAPTER_FILES)
+
+
 def read_text(file: Path) -> str:
     """Raises ModelRefused naming the file."""
     try:
@@ -78,15 +85,15 @@ def read_object(file: Path) -> dict[str, Any]:
     return fields
 
 
-def _check(folder: Path, needed: Sequence[str]) -> None:
+def _check(folder: Path, needed: Sequence[str], *, kind: str = "model") -> None:
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise ModelRefused(f"{folder} {what}; name a folder with {', '.join(needed)}")
-    missing = [pattern for pattern in needed if not any(folder.glob(pattern))]
+    missing = [pattern for pattern in needed if not any(map(Path.is_file, folder.glob(pattern)))]
     if missing:
         others = sorted(file.name for pattern in _OTHER_WEIGHTS for file in folder.glob(pattern))
         hint = f"; {others[0]} is not read: save the model again as safetensors" if others else ""
-        raise ModelRefused(f"{folder} is no model folder: it lacks {', '.join(missing)}{hint}")
+        raise ModelRefused(f"{folder} is no {kind} folder: it lacks {', '.join(missing)}{hint}")
 
 
 def _digest(folder: Path, patterns: Iterable[str]) -> str:

@@ -3,13 +3,15 @@
 Refuses to know who implements them: scripted or torch engines, in this process or behind gRPC.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from tandem_runtime.domain.adapters import AdapterDigest, AdapterFacts
 from tandem_runtime.domain.blocks import BlockId, Blocks, Copy
 from tandem_runtime.domain.tokens import (
     Capabilities,
@@ -82,6 +84,8 @@ class Row:
     start: int
     tokens: tuple[TokenId, ...]
     outputs: int
+    adapter: AdapterDigest | None = None
+    """One that the model has installed; None: the model alone."""
 
 
 class StepModel(Protocol):
@@ -117,6 +121,45 @@ class StepModel(Protocol):
 
     def copy(self, copies: Sequence[Copy]) -> None:
         """Carry these out, in order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAdapter:
+    """An adapter in memory. After `install`, called on the model's thread, rows may name its digest."""
+
+    digest: AdapterDigest
+    rank: int
+    bytes: int
+    install: Callable[[], None]
+
+
+class AdaptableModel(Protocol):
+    """A model that takes adapters in and lets them go while it serves."""
+
+    def read_adapter(self, folder: Path) -> ReadAdapter:
+        """Blocks while files are read, on any thread. Raises ModelRefused naming file and field or tensor."""
+        ...
+
+    def drop_adapter(self, digest: AdapterDigest) -> None:
+        """On the model's thread; no row names it any more."""
+        ...
+
+
+class AdapterDesk(Protocol):
+    """Where adapters of a running engine are loaded and unloaded."""
+
+    @property
+    def loaded(self) -> tuple[AdapterFacts, ...]: ...
+
+    async def load(self, name: str, uri: str) -> AdapterFacts:
+        """Lead `name` to the folder at `uri`, for sessions that open from now on.
+
+        Raises BadRequest for a name or a place that is not allowed, ModelRefused for what lies there, Overloaded."""
+        ...
+
+    async def unload(self, name: str) -> None:
+        """Sessions that have it go on to their ends; none begins. Raises NotLoaded."""
         ...
 
 

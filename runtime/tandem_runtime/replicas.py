@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from tandem_runtime.domain.adapters import AdapterDigest, AdapterFacts
 from tandem_runtime.domain.policy import RoleHash
 from tandem_runtime.domain.routing import least_busy
 from tandem_runtime.domain.tokens import Capabilities
@@ -27,6 +28,10 @@ def _always() -> bool:
     return True
 
 
+def _no_adapters() -> tuple[AdapterFacts, ...]:
+    return ()
+
+
 @dataclass(slots=True)
 class Replica(Generic[Engine]):
     """One pod's engine. `ready_since` is in seconds since 1970 and absent for one that needs no warm-up."""
@@ -40,6 +45,8 @@ class Replica(Generic[Engine]):
     """Whether the sessions that are there can go on."""
     accepting: Callable[[], bool] = _always
     """Whether new sessions are welcome: not on a pod that drains."""
+    adapters: Callable[[], tuple[AdapterFacts, ...]] = _no_adapters
+    """Those that are loaded now."""
     sessions: int = field(default=0, init=False)
     served: int = field(default=0, init=False)
 
@@ -47,6 +54,11 @@ class Replica(Generic[Engine]):
     def open(self) -> bool:
         """Whether new sessions may go there now."""
         return self.accepting() and self.connected()
+
+    def serves(self, role_hash: RoleHash, adapter: AdapterDigest | None) -> bool:
+        """Whether new sessions of that hash, with that adapter, may go there now."""
+        has_it = adapter is None or any(facts.digest == adapter for facts in self.adapters())
+        return self.role_hash == role_hash and self.open and has_it
 
     def is_warm(self, *, wall: float) -> bool:
         if self.ready_since is None or self.served >= WARM_AFTER_REQUESTS:
@@ -76,11 +88,16 @@ class Pool(Generic[Engine]):
         """Replicas open to sessions, counted by role hash."""
         return dict(Counter(str(replica.role_hash) for replica in self if replica.open))
 
-    def borrow(self, role_hash: RoleHash, *, barred: Iterable[str] = ()) -> Replica[Engine] | None:
-        """The least busy open replica of that hash, one session busier now; None if there is none."""
-        sessions = {
-            replica.uid: replica.sessions for replica in self if replica.open and replica.role_hash == role_hash
-        }
+    def adapters(self, role_hash: RoleHash) -> dict[str, AdapterDigest]:
+        """What open replicas of that hash have loaded, by name. While a name changes its content, either."""
+        serving = [replica for replica in self if replica.serves(role_hash, None)]
+        return {facts.name: facts.digest for replica in serving for facts in replica.adapters()}
+
+    def borrow(
+        self, role_hash: RoleHash, *, barred: Iterable[str] = (), adapter: AdapterDigest | None = None
+    ) -> Replica[Engine] | None:
+        """The least busy open replica of that hash with that adapter, one session busier now; None if there is none."""
+        sessions = {replica.uid: replica.sessions for replica in self if replica.serves(role_hash, adapter)}
         chosen = least_busy(sessions, barred=barred)
         if chosen is None:
             return None
@@ -88,13 +105,10 @@ class Pool(Generic[Engine]):
         replica.sessions += 1
         return replica
 
-    def idle(self, role_hash: RoleHash) -> Replica[Engine] | None:
-        """An open replica of that hash without a session of this gateway; asking makes it no busier."""
-        return next((replica for replica in self if self._is_idle(replica, role_hash)), None)
-
-    @staticmethod
-    def _is_idle(replica: Replica[Engine], role_hash: RoleHash) -> bool:
-        return replica.role_hash == role_hash and replica.open and replica.sessions == 0
+    def idle(self, role_hash: RoleHash, *, adapter: AdapterDigest | None = None) -> Replica[Engine] | None:
+        """Likewise one without a session of this gateway; asking makes it no busier."""
+        serving = (replica for replica in self if replica.serves(role_hash, adapter))
+        return next((replica for replica in serving if replica.sessions == 0), None)
 
     def give_back(self, replica: Replica[Engine]) -> None:
         """End a session begun by `borrow`."""

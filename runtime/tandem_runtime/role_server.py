@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -27,12 +27,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from tandem_runtime.adapter_routes import adapter_routes
 from tandem_runtime.admin import admin_app, http_server
 from tandem_runtime.domain.errors import ModelRefused
 from tandem_runtime.domain.tokens import Incarnation
+from tandem_runtime.engines.adapters import Adapters
 from tandem_runtime.engines.batched import BatchedEngine
 from tandem_runtime.engines.draft_loop import BatchedDraft
-from tandem_runtime.engines.options import AS_IS, EngineOptions
+from tandem_runtime.engines.options import AS_IS, AdapterOptions, EngineOptions
 from tandem_runtime.engines.pace import UNPACED, Pace, cost_named
 from tandem_runtime.engines.scripted import SCHEME, load_scripted_model
 from tandem_runtime.engines.sessions import EngineFacts
@@ -40,10 +42,13 @@ from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.grammar import folder_grammars
 from tandem_runtime.memory import working_set_bytes
 from tandem_runtime.model_folder import digests_of
-from tandem_runtime.ports import Clock, StepModel
+from tandem_runtime.ports import AdaptableModel, AdapterDesk, Clock, StepModel
 from tandem_runtime.tokenizer import FolderTokenizer
 from tandem_runtime.wire.roles import DraftRole, Role, TargetRole
 from tandem_runtime.wire.server import EngineServer
+
+if TYPE_CHECKING:
+    from tandem_runtime.engines.torch_engine.engine import TorchModel
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +88,8 @@ class Engine:
 
 
 def load_engine(name: RoleName, options: EngineOptions, *, clock: Clock) -> Engine:
-    """Blocks while weights are read. Raises ModelRefused naming file, field or option."""
+    """Blocks while weights are read. Raises ModelRefused naming file, field or option, BadRequest for an adapter's name
+    that is none, and Overloaded for more adapters than fit."""
     model, facts, pace = load_model(options, clock=clock)
     match name:
         case RoleName.TARGET:
@@ -103,6 +109,7 @@ def load_model(options: EngineOptions, *, clock: Clock) -> tuple[StepModel, Engi
 def _load(options: EngineOptions) -> tuple[StepModel, EngineFacts]:
     incarnation = Incarnation(uuid.uuid4().hex[:12])
     if options.model.startswith(SCHEME):
+        _refuse_adapters(options)
         if options.weights != AS_IS:
             raise ModelRefused(f"{options.weights} weights: {options.model} has none; leave the option out")
         scripted = load_scripted_model(
@@ -125,11 +132,25 @@ def _load(options: EngineOptions) -> tuple[StepModel, EngineFacts]:
         incarnation=incarnation,
         end_tokens=end_tokens,
         grammars=folder_grammars(folder, end_tokens=end_tokens, vocab_size=model.vocab_size),
+        adapters=_adapters(model, options.adapters),
     )
     return model, facts
 
 
-def _load_folder(options: EngineOptions) -> StepModel:
+def _refuse_adapters(options: EngineOptions) -> None:
+    if options.adapters.named or options.adapters.folder:
+        raise ModelRefused(f"{options.model} takes no adapters; leave --adapter and --adapters-dir out")
+
+
+def _adapters(model: AdaptableModel, options: AdapterOptions) -> Adapters:
+    adapters = Adapters(model, most=options.most, folder=options.folder)
+    for name, folder in options.named.items():
+        facts = adapters.put_in(name, adapters.read(name, folder))
+        logger.info("loaded adapter=%s digest=%s rank=%d bytes=%d", name, facts.digest, facts.rank, facts.bytes)
+    return adapters
+
+
+def _load_folder(options: EngineOptions) -> "TorchModel":
     # Torch takes seconds and hundreds of megabytes: only where needed.
     from tandem_runtime.engines.torch_engine.engine import load_torch_model  # noqa: PLC0415
 
@@ -222,6 +243,9 @@ class _State:
         held = working_set_bytes(process=os.getpid())
         return JSONResponse({"workingSetBytes": held, "kvBasisPoints": used, "preempting": preempting})
 
+    def adapters(self) -> AdapterDesk | None:
+        return None if self.engine is None else self.engine.running.adapters
+
     def trouble(self) -> str | None:
         return self.starting or (self.server.refusal if self.server else None)
 
@@ -231,7 +255,10 @@ async def serve_role(
 ) -> None:
     """Serve what `load` gives until `ending` is set, then drain. Raises ModelRefused and OSError (a port in use)."""
     state = _State()
-    routes = [Route("/internal/memory", state.memory)]
+    routes = [
+        Route("/internal/memory", state.memory),
+        *(adapter_routes(state.adapters) if name is RoleName.TARGET else ()),
+    ]
     app = admin_app(trouble=state.trouble, registry=state.registry, routes=routes)
     async with http_server(app, host=options.host, port=options.admin_port) as admin_port:
         logger.info("loading role=%s admin=%s:%d", name, options.host, admin_port)

@@ -8,6 +8,7 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from tandem_runtime.adapter_routes import adapter_routes
 from tandem_runtime.domain.errors import ModelRefused, SettingRefused
 from tandem_runtime.domain.evidence import Ledger
 from tandem_runtime.domain.policy import ControlPolicy, ExactnessPolicy, SpeculationPolicy
@@ -16,7 +17,7 @@ from tandem_runtime.engines.scripted import SCHEME
 from tandem_runtime.gateway.keys import ApiKeys
 from tandem_runtime.gateway.server import Listening, Ports, serve_gateway
 from tandem_runtime.gateway.serving import Books, Gateway, Limits
-from tandem_runtime.local import LocalModel, Lookup, local_fleet, local_policy
+from tandem_runtime.local import LocalModel, Lookup, adapter_desk, local_fleet, local_policy
 from tandem_runtime.policy import PolicyInForce
 from tandem_runtime.ports import Clock
 from tandem_runtime.role_server import load_model
@@ -70,7 +71,8 @@ async def serve_pair(
             clock=clock,
             limits=options.limits,
         )
-        await serve_gateway(gateway, options.listening, keys=keys, ending=ending, started=started)
+        routes = adapter_routes(lambda: adapter_desk(fleet))
+        await serve_gateway(gateway, options.listening, keys=keys, ending=ending, started=started, routes=routes)
 
 
 def served_name(options: PairOptions) -> str:

@@ -12,7 +12,8 @@ from tests.seams.model_folders import rewrite_config, saved_reference
 from tandem_runtime.domain.errors import ModelRefused
 from tandem_runtime.engines.torch_engine.architectures import ARCHITECTURES, SCALINGS, Biases
 from tandem_runtime.engines.torch_engine.engine import DTYPES
-from tandem_runtime.engines.torch_engine.loading import READ_TYPES, load_decoder
+from tandem_runtime.engines.torch_engine.loading import load_decoder
+from tandem_runtime.engines.torch_engine.shards import READ_TYPES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
 

@@ -157,6 +157,13 @@ def test_who_leaves_for_a_moment_comes_back_with_the_debt_that_it_left() -> None
     assert served == ["b"] * 4 + ["a"]
 
 
+def test_a_step_in_which_nobody_waits_forgives_no_debt() -> None:
+    shares = Shares()
+    step(shares, [("a", 20), ("b", 1)], EQUAL, room=21)
+    step(shares, [], EQUAL, room=9)
+    assert step(shares, [("a", 5), ("b", 5)], EQUAL, room=5) == [("b", 5)]
+
+
 def test_a_tenant_that_is_gone_and_overtaken_is_forgotten() -> None:
     shares = Shares()
     for name in range(1000):

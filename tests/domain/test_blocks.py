@@ -1,15 +1,18 @@
 """The books of a paged memory: no block is lost or held twice, and what a table holds is what was written."""
 
 from collections import Counter
+from copy import deepcopy
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.blocks import BlockId, Blocks, Copy, Table, root_key
 
 SIZE = 4
+A, X = AdapterDigest("a"), AdapterDigest("x")
 ROOT = root_key(tenant="a", adapter=None)
 
 
@@ -57,7 +60,7 @@ def test_a_sequence_begins_with_the_known_blocks_of_the_same_prefix(begins: str,
 
 @pytest.mark.parametrize(
     "root",
-    [None, root_key(tenant="b", adapter=None), root_key(tenant="a", adapter="x"), root_key(tenant="", adapter="a")],
+    [None, root_key(tenant="b", adapter=None), root_key(tenant="a", adapter=X), root_key(tenant="", adapter=A)],
 )
 def test_another_tenant_or_adapter_finds_nothing(root: bytes | None) -> None:
     blocks = blocks_of(8)
@@ -166,6 +169,14 @@ def test_an_extension_without_room_changes_nothing() -> None:
     assert blocks.extend(fork, 7) is not None
 
 
+def test_books_that_begin_anew_hold_and_know_nothing() -> None:
+    blocks = blocks_of(3)
+    filled(blocks, "abcdefgh")
+    blocks.clear()
+    assert (blocks.used, blocks.idle, blocks.available) == (0, 0, 3)
+    assert blocks.adopt(Table(ROOT), ids("abcdefgh")) == 0
+
+
 class Bookkeeping(RuleBasedStateMachine):
     """Any order of operations on a few tables, beside a memory that holds what was really written."""
 
@@ -212,6 +223,19 @@ class Bookkeeping(RuleBasedStateMachine):
         for at, token in enumerate(tokens, start=len(held)):
             self.memory[table.blocks[at // SIZE]][at % SIZE] = token
         held += tokens
+
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data(), more=st.integers(0, 20))
+    def ask_what_would_suffice(self, data: st.DataObject, more: int) -> None:
+        at = data.draw(st.integers(0, len(self.tables) - 1))
+        places = st.integers(0, len(self.tables) - 1).filter(lambda place: place != at)
+        others = data.draw(st.sets(places)) if len(self.tables) > 1 else set()
+        table, *without = [self.tables[place][0] for place in (at, *others)]
+        told = self.blocks.suffice(table, table.length + more, without=without)
+        blocks, table, without = deepcopy((self.blocks, table, without))
+        for other in without:
+            blocks.roll_back(other, 0)
+        assert told == (blocks.extend(table, table.length + more) is not None)
 
     @precondition(lambda self: self.tables)
     @rule(data=st.data())

@@ -10,6 +10,7 @@ from tandem_runtime.domain.replay import Replay, Result, Tally, is_comparable, i
 from tandem_runtime.domain.tokens import (
     Incarnation,
     OpenSession,
+    Priority,
     RunRounds,
     SamplingParameters,
     SessionId,
@@ -38,7 +39,8 @@ def tell(replay: Replay, said: tuple[TokenId, ...]) -> None:
 
 def test_a_replay_asks_for_the_same_answer_without_speculation_and_without_logprobs() -> None:
     replay = Replay(ASKED, ANSWER)
-    assert replay.opening() == replace(ASKED, session=SessionId("s-0-replay"), max_tokens=40, logprobs=None)
+    again = replace(ASKED, session=SessionId("s-0-replay"), max_tokens=40, logprobs=None, priority=Priority.BACKGROUND)
+    assert replay.opening() == again
     assert replay.run(LIFE) == RunRounds(SessionId("s-0-replay"), LIFE, 0, 0, 16)
     assert (replay.tokens, replay.over) == (42, False)
 

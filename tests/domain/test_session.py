@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.commands import (
     Choose,
     Command,
@@ -347,6 +348,15 @@ def test_a_lost_target_is_opened_again_from_the_committed_tokens() -> None:
     openings = [command.request.output for command in played.commands if isinstance(command, OpenTarget)]
     assert played.ids == [int(token) for token in CHAINS[1,].split()]
     assert openings == [(), (5, 3, 1, 2, 3, 0)]
+
+
+def test_a_target_is_opened_with_the_requests_adapter_each_time_and_a_draft_without() -> None:
+    adapter = AdapterDigest("sha256:a")
+    played = Bench(chain, lame, [3], [(Verify, 1)]).play(Session(request(adapter=adapter)))
+    openings = [command for command in played.commands if isinstance(command, OpenTarget | OpenDraft)]
+    asked = [(type(opening), opening.request.adapter) for opening in openings]
+    assert asked.count((OpenTarget, adapter)) == 2
+    assert set(asked) == {(OpenTarget, adapter), (OpenDraft, None)}
 
 
 def test_a_target_that_is_lost_again_and_again_fails_the_request() -> None:

@@ -14,6 +14,7 @@ from tandem_runtime.admin import http_server
 from tandem_runtime.domain.evidence import Ledger, StratumFields
 from tandem_runtime.domain.policy import ControlPolicy, ExactnessPolicy, Policy, SpeculationMode, SpeculationPolicy
 from tandem_runtime.domain.tokens import Incarnation, TokenId
+from tandem_runtime.engines.adapters import Adapters
 from tandem_runtime.engines.scripted import Script, ScriptedModel
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.gateway.app import Api
@@ -55,6 +56,7 @@ def local(
     end_tokens: Sequence[TokenId] = (),
     max_length: int = 256,
     table: Sequence[bytes] = LETTERS,
+    adapters: Adapters | None = None,
 ) -> LocalModel:
     step_model = ScriptedModel(model, max_length=max_length) if callable(model) else model
     facts = EngineFacts(
@@ -63,6 +65,7 @@ def local(
         incarnation=Incarnation(f"uid-{name}"),
         end_tokens=frozenset(end_tokens),
         grammars=table_grammars(table, end_tokens=frozenset(end_tokens)),
+        adapters=adapters,
     )
     return LocalModel(step_model, facts)
 
@@ -116,9 +119,10 @@ async def running_gateway(
     keys: ApiKeys | None = None,
     max_length: int = 256,
     draft_length: int = 256,
+    adapters: Adapters | None = None,
 ) -> AsyncIterator[Running]:
     clock = ShiftedClock()
-    model = local(target, "target", end_tokens=end_tokens, max_length=max_length, table=table)
+    model = local(target, "target", end_tokens=end_tokens, max_length=max_length, table=table, adapters=adapters)
     guesser: LocalModel | Lookup | None
     if draft is None or isinstance(draft, Lookup):
         guesser = draft

@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tandem_runtime.domain.adapters import AdapterDigest, AdapterFacts
 from tandem_runtime.domain.errors import (
     BadRequest,
     Cancelled,
     DraftLost,
     ModelRefused,
     NotANumber,
+    NotLoaded,
     Overloaded,
     SessionLost,
     StaleOffset,
@@ -100,6 +102,7 @@ requests: st.SearchStrategy[RequestBody] = st.one_of(
         max_tokens=counts,
         logprobs=st.none() | counts,
         tenant=st.none() | st.text(max_size=5),
+        adapter=st.none() | st.text(max_size=5),
         weight=st.floats(1e-9, 1e9),
         priority=st.sampled_from(Priority),
     ),
@@ -162,6 +165,7 @@ ERRORS = [
     (TargetLost("broken"), TargetLost),
     (DraftLost("forgot"), SessionLost),
     (ModelRefused("no such file"), BadRequest),
+    (NotLoaded("no such adapter", parameter="model"), BadRequest),
 ]
 
 
@@ -174,7 +178,20 @@ def test_an_error_arrives_as_its_branch_of_the_tree(error: TandemError, arrives_
         assert vars(arrived) == vars(error)
 
 
-@given(st.builds(Capabilities, texts, texts, counts, counts, st.sampled_from(["Bitwise", "NearTie"])))
+adapters = st.builds(AdapterFacts, texts, st.builds(AdapterDigest, texts), counts, st.integers(0, 2**64 - 1))
+
+
+@given(
+    st.builds(
+        Capabilities,
+        texts,
+        texts,
+        counts,
+        counts,
+        st.sampled_from(["Bitwise", "NearTie"]),
+        adapters=st.lists(adapters, max_size=3).map(tuple),
+    )
+)
 def test_capabilities_come_back_whole(value: Capabilities) -> None:
     assert codec.read_capabilities(codec.capabilities_bytes(value)) == value
 

@@ -8,7 +8,7 @@ import pytest
 from examples.demo.stage import PAIRS, PAIRS_FOLDER
 
 ROOT = Path(__file__).parents[2]
-BENCHMARKS = ("coupled_verify", "engine_cpu", "operator_look", "pair_speed", "smollm2", "verify_cost")
+BENCHMARKS = ("coupled_verify", "engine_cpu", "engine_profile", "operator_look", "pair_speed", "smollm2", "verify_cost")
 INSTALLED = ("--old-file", ".venv/.installed")
 
 

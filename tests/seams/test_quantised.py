@@ -195,7 +195,7 @@ def test_a_loaded_model_holds_its_products_packed_and_nothing_twice(weights: str
     saved_reference(tmp_path, "Qwen2ForCausalLM", tie_word_embeddings=tied)
     decoder = load_quantised(tmp_path, bits=BITS[weights], dtype=torch.bfloat16, device="cpu")
     plain = load_decoder(tmp_path, dtype=torch.float32)
-    wanted = dict(plain.named_parameters())
+    wanted: dict[str, torch.Tensor] = dict(plain.named_parameters())
     wanted.setdefault("lm_head.weight", plain.model.embed_tokens.weight)
     assert dict(decoder.named_parameters()).keys() == wanted.keys()
     for name, weight in decoder.named_parameters():

@@ -9,6 +9,7 @@ import pytest
 from tests.seams.gateway_peers import ShiftedClock, until
 from tests.seams.wire_peers import CountingTarget, next_token, opening, target_link
 
+from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.errors import NotANumber, Overloaded, SessionLost, TandemError
 from tandem_runtime.domain.policy import PairRevision, RevisionName, RoleHash
 from tandem_runtime.domain.replay import Replay, Result
@@ -83,9 +84,9 @@ class WatchedPool(Pool[TargetEngine]):
 
     looks = 0
 
-    def idle(self, role_hash: RoleHash) -> Replica[TargetEngine] | None:
+    def idle(self, role_hash: RoleHash, *, adapter: AdapterDigest | None = None) -> Replica[TargetEngine] | None:
         self.looks += 1
-        return super().idle(role_hash)
+        return super().idle(role_hash, adapter=adapter)
 
 
 @dataclass

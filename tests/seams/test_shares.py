@@ -154,12 +154,13 @@ async def test_a_prompt_of_a_batch_takes_what_the_decoding_rows_leave_of_a_chunk
 
 
 async def test_a_tenant_with_many_sessions_has_its_share_of_the_rows_and_no_more() -> None:
-    """24 sessions whose guesses are all wrong against 8; a step holds 8 rounds, and shares are 1 to 3."""
+    """40 sessions against 20, of which many wait while some take note of their answers; a step holds 8 rounds, and
+    shares are 1 to 3."""
     model = SteppedModel()
     with BatchedTarget(model, FACTS, clock=SystemClock(), size=StepSize(256, 48)) as target:
         people = Everybody(target, model)
-        for at in range(32):
-            await people.open(str(at), 1 if at < 24 else 2, weight=1.0 if at < 24 else 3.0)
+        for at in range(60):
+            await people.open(str(at), 1 if at < 40 else 2, weight=1.0 if at < 40 else 3.0)
         ended = asyncio.Event()
 
         async def ask(name: str) -> None:
@@ -168,7 +169,7 @@ async def test_a_tenant_with_many_sessions_has_its_share_of_the_rows_and_no_more
                 verdict = await people.round(name, number, GUESSES, offset=offset)
                 number, offset = number + 1, offset + verdict.accepted + 1
 
-        asking = [asyncio.create_task(ask(str(at))) for at in range(32)]
+        asking = [asyncio.create_task(ask(str(at))) for at in range(60)]
         await people.stand()
         for _ in range(4):  # until all have arrived
             await people.step()

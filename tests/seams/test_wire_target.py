@@ -1,10 +1,15 @@
 """A target behind the wire is the target: real gRPC over a real socket, an engine of a few lines behind it."""
 
 import asyncio
+from dataclasses import replace
 
+import pytest
+from tests.seams.gateway_peers import until
 from tests.seams.wire_peers import CAPABILITIES, CountingTarget, next_token, opening, run, target_link, verify
 
+from tandem_runtime.domain.adapters import AdapterDigest, AdapterFacts
 from tandem_runtime.domain.tokens import Incarnation, Opened, SessionId, Verdict
+from tandem_runtime.wire import client
 
 
 async def test_a_session_is_opened_and_a_proposal_is_judged() -> None:
@@ -15,6 +20,18 @@ async def test_a_session_is_opened_and_a_proposal_is_judged() -> None:
         assert await remote.capabilities() == CAPABILITIES
         assert opened == Opened(Incarnation("first"), cached_tokens=3)
         assert verdict == Verdict(round=0, offset=0, accepted=1, token=next_token((1, 2, 3, first)))
+
+
+async def test_adapters_that_come_and_go_are_known_at_this_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "LOOK_AGAIN_SECONDS", 0.01)
+    engine, legal = CountingTarget(), AdapterFacts("legal", AdapterDigest("sha256:c"), rank=8, bytes=1000)
+    async with target_link(engine) as (remote, _):
+        assert remote.adapters == ()
+        engine.capable = replace(CAPABILITIES, adapters=(legal,))
+        await until(lambda: remote.adapters == (legal,))
+        assert await remote.capabilities() == engine.capable
+        engine.capable = CAPABILITIES
+        await until(lambda: remote.adapters == ())
 
 
 async def test_many_sessions_share_one_stream_and_each_gets_its_own_answers() -> None:

@@ -20,11 +20,12 @@ no memory leaks.
 """
 
 import hashlib
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NewType
 
+from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.tokens import TokenId
 
 __all__ = ["BlockId", "Blocks", "Copy", "Key", "Table", "root_key"]
@@ -35,8 +36,8 @@ Key = NewType("Key", bytes)
 _BYTES_PER_TOKEN = 4
 
 
-def root_key(*, tenant: str, adapter: str | None) -> Key:
-    """What may share blocks: sequences of one tenant under one adapter (its digest; None: the model alone)."""
+def root_key(*, tenant: str, adapter: AdapterDigest | None) -> Key:
+    """What may share blocks: sequences of one tenant under one adapter (None: the model alone)."""
     names = [tenant.encode(), b"" if adapter is None else adapter.encode()]
     return Key(hashlib.sha256(b"".join(hashlib.sha256(name).digest() for name in names)).digest())
 
@@ -140,17 +141,25 @@ class Blocks:
 
         Returns the copies to make before, one at most; or None, and nothing has changed, where blocks do not suffice.
         """
-        begun = table.length % self.block_tokens > 0 and length > table.length
-        shared = begun and self._references[table.blocks[-1]] > 1
+        begun = self._begun(table, length)
+        shared = begun is not None and self._references[begun] > 1
         missing = self.needed(length) - len(table.blocks)
         if missing + shared > self.available:
             return None
         copies = (self._part(table),) if shared else ()
-        if begun:
+        if begun is not None:
             self._forget(table.blocks[-1])
         table.blocks += [self._fresh() for _ in range(missing)]
         table.length = max(length, table.length)
         return copies
+
+    def suffice(self, table: Table, length: int, *, without: Collection[Table]) -> bool:
+        """Whether `extend` would find blocks enough if the tables `without` held nothing."""
+        gone = Counter(block for other in without for block in other.blocks)
+        freed = sum(self._references[block] == count for block, count in gone.items())
+        begun = self._begun(table, length)
+        shared = begun is not None and self._references[begun] - gone[begun] > 1
+        return self.needed(length) - len(table.blocks) + shared <= self.available + freed
 
     def roll_back(self, table: Table, length: int) -> None:
         """Only the first `length` positions stand."""
@@ -184,6 +193,11 @@ class Blocks:
         self._hold(known)
         self._let_go(block)
         return known
+
+    def _begun(self, table: Table, length: int) -> BlockId | None:
+        """The table's block that is begun and not full, where more is to be written into it."""
+        begun = table.length % self.block_tokens > 0 and length > table.length
+        return table.blocks[-1] if begun else None
 
     def _part(self, table: Table) -> Copy:
         """Give the table a block of its own in place of its last one."""

@@ -6,6 +6,7 @@ Refuses to know when each is said: that is the session's.
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.stopping import Decode, Endings
 from tandem_runtime.domain.tokens import (
     FinishReason,
@@ -39,9 +40,11 @@ class Request:
     logprobs: int | None = None
     vocab_size: int | None = None
     tenant: str | None = None
+    adapter: AdapterDigest | None = None
+    """What the target answers with: by content, so that a session that is opened again goes on with the same."""
     weight: float = 1.0
     priority: Priority = Priority.INTERACTIVE
-    """As in `OpenSession`, all three."""
+    """These two and the tenant as in `OpenSession`."""
     draft_is_free: bool = False
     """Asking the draft costs next to nothing: one that had nothing to offer is asked again behind the next token."""
 

@@ -4,7 +4,8 @@ Refuses to know HTTP and gRPC codes: those are chosen at the edges, in one table
 
     TandemError
     |-- BadRequest            the caller's fault; says which parameter, which value, what to do
-    |   `-- NothingAdmitted   the request's own rules leave no token at some position
+    |   |-- NothingAdmitted   the request's own rules leave no token at some position
+    |   `-- NotLoaded         it names an adapter that is not loaded; says which are
     |-- Overloaded            ours, and it passes; the caller should come back after `retry_after_seconds`
     |-- Cancelled             the caller went away
     |-- DraftLost             the draft cannot be reached or forgot the session; text goes on with K = 0
@@ -13,7 +14,7 @@ Refuses to know HTTP and gRPC codes: those are chosen at the edges, in one table
     |-- StaleOffset           a round refers to a prefix that the engine has moved past; never retried blindly
     |-- NotANumber            the model produced logits without a law; the request fails, nothing is guessed
     |-- OutOfOrder            our own fault: an event that the session cannot be told in its state
-    |-- ModelRefused          a model folder or a pair that cannot be served; says which file or field
+    |-- ModelRefused          a model folder, an adapter or a pair that cannot be served; says which file or field
     |-- PolicyRefused         a policy document that cannot be followed; the last good one stays in force
     `-- SettingRefused        an option or a file given at the start is wrong; says which and what to do
 
@@ -38,6 +39,10 @@ class BadRequest(TandemError):
 
 class NothingAdmitted(BadRequest):
     """Grammar, allowed tokens, bad words and minimum length together forbid every token that could follow."""
+
+
+class NotLoaded(BadRequest):
+    """An adapter is asked for that is not loaded, or is leaving; the message names those that are."""
 
 
 class Overloaded(TandemError):
@@ -77,7 +82,7 @@ class OutOfOrder(TandemError):
 
 
 class ModelRefused(TandemError):
-    """A model or a pair cannot be served; the message names the file or field and what to do."""
+    """A model, an adapter or a pair cannot be served; the message names the file or field and what to do."""
 
 
 class PolicyRefused(TandemError):

@@ -114,7 +114,7 @@ class Session:
     def _command(self) -> Command:
         match self._state:
             case State.OPENING:
-                return OpenTarget(self._open(self._budget))
+                return OpenTarget(replace(self._open(self._budget), adapter=self.request.adapter))
             case State.CHOOSING:
                 return Choose(self._most())
             case State.OPENING_DRAFT:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from typing import NewType, TypeAlias
 
+from tandem_runtime.domain.adapters import AdapterFacts
 from tandem_runtime.domain.errors import BadRequest
 
 TokenId: TypeAlias = int
@@ -187,6 +188,8 @@ class OpenSession:
     tenant: str | None = None
     """With whose sessions an engine may share what it has computed; None: with none, everything is computed anew.
     Also on whose account it is computed, see `domain.batching`."""
+    adapter: str | None = None
+    """What the model answers with, by its name or its digest; None: the model alone. A draft knows none."""
     weight: float = 1.0
     """The tenant's among others; above 0."""
     priority: Priority = Priority.INTERACTIVE
@@ -245,7 +248,7 @@ class ScoreTokens:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine can do, told once at connection."""
+    """What an engine can do, told at connection. All but `adapters` stays as long as the engine does."""
 
     model_digest: str
     tokenizer_digest: str
@@ -255,6 +258,7 @@ class Capabilities:
     determinism: str
     """`Bitwise` or `NearTie`."""
     verifications: tuple[Verification, ...] = tuple(Verification)
+    adapters: tuple[AdapterFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

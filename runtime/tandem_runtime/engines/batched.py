@@ -3,10 +3,13 @@
 Refuses to know what a session asks for.
 """
 
+from dataclasses import replace
 from typing import ClassVar, TypeVar
 
+from tandem_runtime.domain.adapters import AdapterFacts
 from tandem_runtime.domain.errors import TandemError
 from tandem_runtime.domain.tokens import Capabilities, SessionId
+from tandem_runtime.engines.adapters import LoopDesk
 from tandem_runtime.engines.lines import PATIENCE_SECONDS, MemoryCounts
 from tandem_runtime.engines.pace import Pace
 from tandem_runtime.engines.planning import StepSize
@@ -51,6 +54,8 @@ class BatchedEngine:
             pace=pace,
             patience_seconds=patience_seconds,
         )
+        self.adapters = None if facts.adapters is None else LoopDesk(facts.adapters, self._loop)
+        """None: this model takes none."""
         self._sessions = Sessions(model, self._loop, facts, forgotten=self.forgotten)
 
     def __enter__(self: Self) -> Self:
@@ -80,8 +85,13 @@ class BatchedEngine:
         last = self.memory.preempted_at
         return last is not None and self._clock.monotonic() - last < LATELY_SECONDS
 
+    @property
+    def loaded_adapters(self) -> tuple[AdapterFacts, ...]:
+        return () if self.adapters is None else self.adapters.loaded
+
     async def capabilities(self) -> Capabilities:
-        return self._capabilities
+        """With the adapters of this moment."""
+        return replace(self._capabilities, adapters=self.loaded_adapters)
 
     async def close(self, session: SessionId) -> None:
         await self._sessions.drop(session)

@@ -73,16 +73,18 @@ class Job:
 
     @property
     def missing(self) -> int:
-        return len(self.current.tokens) - len(self.line.held)
+        want = self.current
+        return len(want.tokens) - len(want.line.held)
 
     def row(self, size: int) -> Row:
         """The next `size` tokens of what is missing. Whoever lost the memory of wanted positions begins them anew."""
-        want, start = self.current, len(self.line.held)
+        want = self.current
+        start = len(want.line.held)
         if start <= want.first:
             self.parts = []
         end = start + size
         outputs = max(0, end - max(start, want.first))
-        return Row(tuple(self.line.table.blocks), start, tuple(want.tokens[start:end]), outputs)
+        return Row(tuple(want.line.table.blocks), start, tuple(want.tokens[start:end]), outputs, self.line.adapter)
 
     def took(self, row: Row, logits: Logits, *, waited: float, seconds: float) -> None:
         """Note that `row` was computed."""

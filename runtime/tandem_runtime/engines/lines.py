@@ -9,6 +9,7 @@ cache and preemption are one thing seen from here: the ids become fewer, and wha
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.batching import Claim, Holder, gives_way, ranks
 from tandem_runtime.domain.blocks import Key, Table
 from tandem_runtime.domain.errors import Overloaded
@@ -32,6 +33,7 @@ class Line:
     table: Table
     claim: Claim
     used_at: float
+    adapter: AdapterDigest | None = None
     held: list[TokenId] = field(default_factory=list)
 
     def agrees(self, tokens: list[TokenId]) -> int:
@@ -86,7 +88,12 @@ class Lines:
         """Blocks of the line that holds most. May be read on any thread."""
         return max((len(line.table.blocks) for line in list(self._lines.values())), default=0)
 
-    def open(self, root: Key | None, claim: Claim) -> Line:
+    @property
+    def adapters(self) -> set[AdapterDigest | None]:
+        """What open lines are computed with."""
+        return {line.adapter for line in self._lines.values()}
+
+    def open(self, root: Key | None, claim: Claim, *, adapter: AdapterDigest | None = None) -> Line:
         """An empty line. What is settled in it is known to lines of the same `root`; None: to no others.
 
         Raises Overloaded when as many are open as the model serves.
@@ -94,7 +101,7 @@ class Lines:
         if len(self._lines) >= self._model.max_sessions:
             raise Overloaded(f"all {self._model.max_sessions} sessions of this engine are taken; try again later")
         self._opened += 1
-        line = Line(self._opened, Table(root), claim, self._now())
+        line = Line(self._opened, Table(root), claim, self._now(), adapter)
         self._lines[line.number] = line
         return line
 
@@ -140,15 +147,15 @@ class Lines:
 
     def grant(self, line: Line, length: int, *, at_work: Collection[Line]) -> bool:
         """Memory for the line's first `length` ids, if need be that of others, who hold nothing any more afterwards.
-        False where it does not suffice."""
-        while (copies := self._blocks.extend(line.table, length)) is None:
-            number = self._next_to_yield(line, at_work)
-            if number is None:
-                return False
-            self._preempt(self._lines[number])
+        False where it does not suffice, and nobody has given up any."""
+        copies = self._blocks.extend(line.table, length)
+        if copies is None:
+            for other in self._yielding(line, length, at_work):
+                self._preempt(other)
+            copies = self._blocks.extend(line.table, length)
         if copies:
             self._model.copy(copies)
-        return True
+        return copies is not None
 
     def fed(self, want: Want, count: int) -> None:
         """The next `count` ids of a want, for which memory was granted, have been computed."""
@@ -171,13 +178,23 @@ class Lines:
         line.held += tokens[before : self._blocks.adopt(line.table, tokens)]
         self.counts.cached_tokens += len(line.held) - before
 
-    def _next_to_yield(self, asker: Line, at_work: Collection[Line]) -> int | None:
+    def _yielding(self, asker: Line, length: int, at_work: Collection[Line]) -> list[Line]:
+        """Who makes room for the asker's first `length` ids; nobody, where all who may do not suffice."""
+        yielding: list[Line] = []
+        while not self._blocks.suffice(asker.table, length, without=[other.table for other in yielding]):
+            number = self._next_to_yield(asker, at_work, yielding)
+            if number is None:
+                return []
+            yielding.append(self._lines[number])
+        return yielding
+
+    def _next_to_yield(self, asker: Line, at_work: Collection[Line], yielding: Collection[Line]) -> int | None:
         now = self._now()
         ranked = ranks({number: line.claim for number, line in self._lines.items()})
         holders = [
             Holder(number, ranked[number], None if line in at_work else now - line.used_at)
             for number, line in self._lines.items()
-            if line.table.blocks and line is not asker
+            if line.table.blocks and line is not asker and line not in yielding
         ]
         return gives_way(ranked[asker.number], holders, patience_seconds=self._patience)
 

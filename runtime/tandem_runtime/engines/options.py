@@ -3,13 +3,26 @@
 Refuses to know how it is asked: the command line is `main`'s, the fields of a resource are the operator's.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
-__all__ = ["AS_IS", "WEIGHTS", "EngineOptions"]
+from tandem_runtime.domain.adapters import MOST_ADAPTERS
+
+__all__ = ["AS_IS", "WEIGHTS", "AdapterOptions", "EngineOptions"]
 
 AS_IS = "as-is"
 WEIGHTS = (AS_IS, "int8", "int4")
 """Computed with as the folder has them, or rounded to so many bits when they are loaded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterOptions:
+    """`named` are loaded at the start; further ones come from below `folder`, or None: never. `most` at a time."""
+
+    named: Mapping[str, Path] = field(default_factory=dict)
+    folder: Path | None = None
+    most: int = MOST_ADAPTERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,3 +42,4 @@ class EngineOptions:
     max_length: int | None = None
     kv_bytes: int | None = None
     pace: str | None = None
+    adapters: AdapterOptions = field(default_factory=AdapterOptions)

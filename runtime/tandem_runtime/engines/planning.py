@@ -59,9 +59,9 @@ def plan_step(jobs: Sequence[Job], lines: Lines, shares: Mapping[Priority, Share
 
 
 def _in_order(jobs: Sequence[Job], shares: Mapping[Priority, Shares]) -> Iterator[Job]:
-    waiting = sorted(jobs, key=lambda job: (job.since, job.line.number))
+    waiting = [(job.claim, job) for job in sorted(jobs, key=lambda job: (job.since, job.line.number))]
     for priority, own in shares.items():
-        yield from own.turns((job.claim.tenant, job) for job in waiting if job.claim.priority is priority)
+        yield from own.turns([(claim.tenant, job) for claim, job in waiting if claim.priority is priority])
 
 
 @dataclass(slots=True)
@@ -91,7 +91,8 @@ class _Planning:
         elif self._take(job, rows):
             self.chunked += rows if is_long else 0
             self.riding += 0 if is_long else rows
-            self.coming |= set() if block is None else {block}
+            if block is not None:
+                self.coming.add(block)
 
     def _fitting(self, job: Job, *, is_long: bool) -> int:
         """How many rows of the job there is room for. Beside more urgent work that is what a prompt's chunk has left,
@@ -99,14 +100,15 @@ class _Planning:
         room = self.size.chunk_tokens - self.chunked if is_long else self.size.rows - self.riding
         if self._is_beside_more_urgent(job):
             room = min(room, max(0, self.size.chunk_tokens - self.chunked - self.riding))
-        return min(job.missing, room) if is_long or job.missing <= room else 0
+        missing = job.missing
+        return min(missing, room) if is_long or missing <= room else 0
 
     def _is_beside_more_urgent(self, job: Job) -> bool:
         return bool(self.plan.parts) and self.plan.parts[0][0].claim.priority < job.claim.priority
 
     def _take(self, job: Job, rows: int) -> bool:
-        before = self.lines.counts.preemptions
-        granted = self.lines.grant(job.line, len(job.line.held) + rows, at_work=self.at_work)
+        line, before = job.line, self.lines.counts.preemptions
+        granted = self.lines.grant(line, len(line.held) + rows, at_work=self.at_work)
         if self.lines.counts.preemptions > before:
             self._drop_those_who_gave_way()
         if granted:
@@ -125,4 +127,5 @@ class _Planning:
             self._charge(job, -len(row.tokens))
 
     def _charge(self, job: Job, rows: int) -> None:
-        self.shares[job.claim.priority].charge(job.claim, rows)
+        claim = job.claim
+        self.shares[claim.priority].charge(claim, rows)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.batching import Claim
 from tandem_runtime.domain.blocks import root_key
-from tandem_runtime.domain.errors import BadRequest, DraftLost, NotANumber, TandemError, TargetLost
+from tandem_runtime.domain.errors import BadRequest, DraftLost, NotANumber, NotLoaded, TandemError, TargetLost
 from tandem_runtime.domain.processors import refuse_unfit
 from tandem_runtime.domain.tokens import (
     Capabilities,
@@ -26,6 +27,7 @@ from tandem_runtime.domain.tokens import (
     Verdict,
     VerifyRound,
 )
+from tandem_runtime.engines.adapters import Adapters
 from tandem_runtime.engines.lines import Line
 from tandem_runtime.engines.processors import Processors
 from tandem_runtime.engines.step_loop import StepLoop
@@ -44,6 +46,8 @@ class EngineFacts:
     end_tokens: frozenset[TokenId] = frozenset()
     grammars: Grammars | None = None
     """None: this model has no tokenizer, so no grammar can be followed."""
+    adapters: Adapters | None = None
+    """None: this model takes none."""
 
     def capabilities(self, model: StepModel) -> Capabilities:
         return Capabilities(
@@ -111,6 +115,7 @@ class Sessions:
         self._loop = loop
         self._incarnation = facts.incarnation
         self._grammars = facts.grammars
+        self._adapters = facts.adapters
         self._forgotten = forgotten
         self._known: dict[SessionId, Session] = {}
 
@@ -151,25 +156,42 @@ class Sessions:
 
     def _admit(self, request: OpenSession, processors: Processors | None) -> Opened:
         namesake = self._known.get(request.session)
+        adapter = self._adapter_of(request, namesake)
         self._loop.end_lane(request.session, self._forgotten("the session was opened again"))
-        line = self._line_for(request, namesake)
+        line = self._line_for(request, namesake, adapter)
         opened = Session(request, line, list(request.output), floor=len(request.output), processors=processors)
         self._known[request.session] = opened
         return Opened(self._incarnation, cached_tokens=self._loop.lines.recall(line, opened.prefix))
 
-    def _line_for(self, request: OpenSession, namesake: Session | None) -> Line:
-        """The namesake's, unless it belongs to another tenant. Raises Overloaded when every session is taken."""
+    def _adapter_of(self, request: OpenSession, namesake: Session | None) -> AdapterDigest | None:
+        """A session that is opened again may keep its own, though that be leaving. Raises NotLoaded."""
+        if request.adapter is None:
+            return None
+        if namesake is not None and (request.tenant, request.adapter) == (
+            namesake.request.tenant,
+            namesake.line.adapter,
+        ):
+            return namesake.line.adapter
+        if self._adapters is None:
+            raise NotLoaded(f"adapter {request.adapter!r} is not loaded; this engine takes none", parameter="model")
+        return self._adapters.find(request.adapter)
+
+    def _line_for(self, request: OpenSession, namesake: Session | None, adapter: AdapterDigest | None) -> Line:
+        """The namesake's, unless what it holds is of another tenant or adapter. Raises Overloaded when every session is
+        taken."""
         claim = Claim(request.tenant, request.weight, request.priority)
         if namesake is not None:
-            if namesake.request.tenant == request.tenant:
+            if namesake.request.tenant == request.tenant and namesake.line.adapter == adapter:
                 namesake.line.claim = claim
                 return namesake.line
             self._drop(request.session)
-        root = None if request.tenant is None else root_key(tenant=request.tenant, adapter=None)
-        return self._loop.lines.open(root, claim)
+        root = None if request.tenant is None else root_key(tenant=request.tenant, adapter=adapter)
+        return self._loop.lines.open(root, claim, adapter=adapter)
 
     def _drop(self, session: SessionId) -> None:
         self._loop.end_lane(session, self._forgotten("the session was closed"))
         gone = self._known.pop(session, None)
         if gone is not None:
             self._loop.lines.close(gone.line)
+            if self._adapters is not None and gone.line.adapter is not None:
+                self._adapters.sweep(self._loop.lines.adapters)

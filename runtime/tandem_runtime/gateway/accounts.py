@@ -8,6 +8,7 @@ counts in the slot of the pod that ran it, under the policy of its moment.
 
 from dataclasses import dataclass
 
+from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.evidence import Arm, Ledger, SlotKey, Stratum, StratumKey, first_token_bin
 from tandem_runtime.domain.policy import OwnWish, PairRevision, Policy, SpeculationState
 from tandem_runtime.domain.replay import Result
@@ -39,6 +40,7 @@ class Assignment:
     revision: PairRevision
     unit: str
     wish: OwnWish
+    adapter: AdapterDigest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,10 @@ class Account:
         """The request's revision as the policy in force has it; a retired one stays as it was."""
         began = self._assignment.revision
         return self.policy.revision(began.name) or began
+
+    @property
+    def adapter(self) -> AdapterDigest | None:
+        return self._assignment.adapter
 
     def add_round(self, round: Round, place: RoundPlace) -> None:
         self._rounds += 1
@@ -130,7 +136,7 @@ class Account:
 
     def report(self, *, verification: Verification, seed: int) -> SpeculationReport:
         """What the reply says; `arm` is that of the last round."""
-        return {
+        report: SpeculationReport = {
             "revision": self.revision.name,
             "arm": "on" if self._arm is Arm.ON else "off",
             "verification": verification.value,
@@ -140,3 +146,6 @@ class Account:
             "accepted": self._accepted,
             "rejections": self._rejections,
         }
+        if self.adapter is not None:
+            report["adapter"] = self.adapter
+        return report

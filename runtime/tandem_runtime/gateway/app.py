@@ -64,9 +64,10 @@ class Api:
 
     async def _models(self, request: Request) -> Response:
         self._authorize(request)
-        policy = self._gateway.in_force.policy
-        names = [] if policy is None else [policy.served_model_name]
-        cards = [{"id": name, "object": "model", "created": self._now(), "owned_by": "tandem"} for name in names]
+        now = self._now()
+        cards = [
+            {"id": name, "object": "model", "created": now, "owned_by": "tandem"} for name in self._gateway.models()
+        ]
         return JSONResponse({"object": "list", "data": cards})
 
     async def _speculation(self, request: Request) -> Response:

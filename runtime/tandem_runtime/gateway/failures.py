@@ -14,7 +14,15 @@ from http import HTTPStatus
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
-from tandem_runtime.domain.errors import BadRequest, Cancelled, NotANumber, Overloaded, TandemError, TargetLost
+from tandem_runtime.domain.errors import (
+    BadRequest,
+    Cancelled,
+    NotANumber,
+    NotLoaded,
+    Overloaded,
+    TandemError,
+    TargetLost,
+)
 
 CLIENT_CLOSED = 499
 """What proxies log for a caller that went away; nobody reads the answer."""
@@ -64,6 +72,7 @@ class BodyTooLarge(TandemError):
 
 INVALID_REQUEST = "invalid_request_error"
 _ROWS: tuple[tuple[type[TandemError], int, str, str], ...] = (
+    (NotLoaded, 404, INVALID_REQUEST, "model_not_found"),
     (BadRequest, 400, INVALID_REQUEST, "invalid_value"),
     (Unauthorized, 401, "authentication_error", "invalid_api_key"),
     (ModelNotServed, 404, INVALID_REQUEST, "model_not_found"),

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
+from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.errors import Overloaded, TandemError, TargetLost
 from tandem_runtime.domain.policy import PairRevision
 from tandem_runtime.domain.replay import Replay, Result
@@ -43,11 +44,12 @@ class ReplayLimits:
 
 @dataclass(slots=True, eq=False)
 class ReplayJob:
-    """`settled` is told the result, once."""
+    """`settled` is told the result, once. `adapter` is what the answer was made with."""
 
     revision: PairRevision
     replay: Replay
     settled: Callable[[Result], None]
+    adapter: AdapterDigest | None = None
     until: float = 0.0
 
 
@@ -93,7 +95,7 @@ class Replays:
         while True:
             self._drop_hopeless()
             for job in self._jobs:
-                replica = self._targets.idle(job.revision.target)
+                replica = self._targets.idle(job.revision.target, adapter=job.adapter)
                 if replica is not None:
                     return job, replica
             await self._look_again()

@@ -17,7 +17,7 @@ class Usage(TypedDict):
 
 
 class SpeculationReport(TypedDict):
-    """What speculation did for this request, over all its choices; `seed` repeats the answer."""
+    """What speculation did for this request, over all its choices; `seed` and `adapter` repeat the answer."""
 
     revision: str
     arm: Literal["on", "off"]
@@ -27,6 +27,8 @@ class SpeculationReport(TypedDict):
     proposed: int
     accepted: int
     rejections: int
+    adapter: NotRequired[str]
+    """The digest of the one that answered."""
 
 
 class AlternativeLogprob(TypedDict):

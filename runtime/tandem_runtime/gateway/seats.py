@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.commands import Emit, Finish, Request
 from tandem_runtime.domain.errors import Overloaded, TargetLost
 from tandem_runtime.domain.evidence import Arm
@@ -54,6 +55,10 @@ class Seat:
     def warm(self) -> bool:
         """Whether both pods had warmed up when the session began."""
         return self._warm
+
+    @property
+    def adapter(self) -> AdapterDigest | None:
+        return self._account.adapter
 
     @property
     def target(self) -> Capabilities:
@@ -103,7 +108,7 @@ class Seat:
     def _move_on(self) -> bool:
         """Take another target of the same hash, one that this session has not met; False if there is none."""
         self._lost.add(self._target.uid)
-        other = self._fleet.targets.borrow(self._account.revision.target, barred=self._lost)
+        other = self._borrowed()
         if other is None:
             return False
         self._fleet.targets.give_back(self._target)
@@ -134,10 +139,14 @@ class Seat:
 
     def _borrow_target(self) -> Replica[TargetEngine]:
         revision = self._account.revision
-        replica = self._fleet.targets.borrow(revision.target, barred=self._lost)
+        replica = self._borrowed()
         if replica is None:
             raise TargetLost(f"no target pod of revision {revision.name} is ready; try again")
         return replica
+
+    def _borrowed(self) -> Replica[TargetEngine] | None:
+        account = self._account
+        return self._fleet.targets.borrow(account.revision.target, barred=self._lost, adapter=account.adapter)
 
     def _borrow_draft(self) -> Replica[DraftEngine] | None:
         """A draft of the revision; None where there is none to use, which costs speed only."""

@@ -8,11 +8,12 @@ What has not ended shortly before the deadline is told so in words, since the HT
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from tandem_runtime.admin import admin_app, http_server
 from tandem_runtime.gateway.app import Api
@@ -49,8 +50,12 @@ async def serve_gateway(
     keys: ApiKeys | None,
     ending: asyncio.Event,
     started: asyncio.Future[Ports],
+    routes: Sequence[BaseRoute] = (),
 ) -> None:
-    """Serve until `ending` is set, then drain; `started` is told the ports. Raises OSError for a port in use."""
+    """Serve until `ending` is set, then drain; `started` is told the ports. The admin side has further `routes`.
+
+    Raises OSError for a port in use.
+    """
 
     async def evidence(_: Request) -> Response:
         return JSONResponse(gateway.evidence())
@@ -58,7 +63,7 @@ async def serve_gateway(
     admin = admin_app(
         trouble=gateway.trouble,
         registry=gateway.books.metrics.registry,
-        routes=[Route("/internal/evidence", evidence)],
+        routes=[Route("/internal/evidence", evidence), *routes],
     )
     api = Api(gateway, keys=keys).app()
     host = listening.host

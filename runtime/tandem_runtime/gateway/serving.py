@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 
+from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.commands import Emit, Finish, Request
 from tandem_runtime.domain.errors import BadRequest, Overloaded, TandemError, TargetLost
 from tandem_runtime.domain.evidence import EvidenceDocument, Ledger
@@ -137,7 +138,7 @@ class Gateway:
         self.sessions = 0
         """Choices in progress."""
         self._replies: set[Reply] = set()
-        self._lookaheads: dict[RevisionName, Lookahead] = {}
+        self._lookaheads: dict[tuple[RevisionName, AdapterDigest | None], Lookahead] = {}
 
     @property
     def ready(self) -> bool:
@@ -165,22 +166,30 @@ class Gateway:
             serving=self.ready,
         )
 
-    def lookahead(self, revision: PairRevision) -> Lookahead:
-        """What is believed of a revision; all its sessions share it."""
-        return self._lookaheads.setdefault(revision.name, Lookahead())
+    def models(self) -> tuple[str, ...]:
+        """What a request may name: the model alone, and with each adapter that a target of some weight has loaded."""
+        policy = self.in_force.policy
+        if policy is None:
+            return ()
+        weighted = [revision for revision in policy.revisions if revision.weight]
+        adapters = {name for revision in weighted for name in self.fleet.targets.adapters(revision.target)}
+        return (policy.served_model_name, *(f"{policy.served_model_name}:{name}" for name in sorted(adapters)))
+
+    def lookahead(self, revision: PairRevision, *, adapter: AdapterDigest | None = None) -> Lookahead:
+        """What is believed of a revision with an adapter, which its draft may guess better or worse; all its sessions
+        share it."""
+        return self._lookaheads.setdefault((revision.name, adapter), Lookahead())
 
     @asynccontextmanager
     async def answer(self, ask: Ask, *, request_id: str, session_key: str | None) -> AsyncIterator[Reply]:
         """Serve `ask`. Raises BadRequest, ModelNotServed, Overloaded, TargetLost, and what engines raise."""
         with _refusals_counted(self.books.metrics):
-            policy = self._policy_for(ask)
-        unit = unit_of(policy, request=request_id, session=session_key or ask.user)
-        assignment = Assignment(policy, choose_revision(policy, unit), unit, ask.wish)
+            assignment = self._assignment(ask, request=request_id, session=session_key or ask.user)
         account = Account(assignment, self.in_force, ledger=self.books.ledger, metrics=self.books.metrics)
         reply = Reply(ask, account, clock=self.clock)
         with _closed_by_its_end(account), self._room(ask.sessions), _left(reply.choices):
             self._seat(reply, ask, account, request_id)
-            async with self._running(reply, assignment.revision):
+            async with self._running(reply, assignment):
                 yield reply
             self._cast_shadow(reply, assignment, account)
             self._offer_replays(reply, assignment, account)
@@ -190,13 +199,25 @@ class Gateway:
         for reply in self._replies:
             reply.cut_off()
 
-    def _policy_for(self, ask: Ask) -> Policy:
+    def _assignment(self, ask: Ask, *, request: str, session: str | None) -> Assignment:
         policy = self.in_force.policy
         if policy is None:
             raise TargetLost("this gateway has no policy yet; try again")
-        if ask.model != policy.served_model_name:
-            raise ModelNotServed(f"model {ask.model!r} is not served here; {policy.served_model_name!r} is")
-        return policy
+        unit = unit_of(policy, request=request, session=session)
+        revision = choose_revision(policy, unit)
+        return Assignment(policy, revision, unit, ask.wish, self._adapter(ask.model, policy, revision))
+
+    def _adapter(self, model: str, policy: Policy, revision: PairRevision) -> AdapterDigest | None:
+        """What `<served name>:<adapter>` means at this moment; None for the served name alone."""
+        if model == policy.served_model_name:
+            return None
+        loaded = self.fleet.targets.adapters(revision.target)
+        name = model.removeprefix(f"{policy.served_model_name}:")
+        if name == model or (name not in loaded and self.fleet.targets.admitted().get(revision.target)):
+            raise ModelNotServed(f"model {model!r} is not served here; {', '.join(self.models())} can be asked for")
+        if name not in loaded:
+            raise TargetLost(f"no target pod of revision {revision.name} is ready; try again")
+        return loaded[name]
 
     @contextmanager
     def _room(self, sessions: int) -> Iterator[None]:
@@ -236,6 +257,7 @@ class Gateway:
             logprobs=ask.logprobs,
             vocab_size=seat.target.vocab_size,
             tenant=ask.tenant,
+            adapter=seat.adapter,
             weight=ask.weight,
             priority=ask.priority,
             draft_is_free=seat.draft_is_free,
@@ -245,9 +267,9 @@ class Gateway:
         return frozenset() if ask.ignore_eos else self.tokenizer.end_tokens
 
     @asynccontextmanager
-    async def _running(self, reply: Reply, revision: PairRevision) -> AsyncIterator[None]:
+    async def _running(self, reply: Reply, assignment: Assignment) -> AsyncIterator[None]:
         """Run all choices while the block lasts; none outlives it."""
-        lookahead = self.lookahead(revision)
+        lookahead = self.lookahead(assignment.revision, adapter=assignment.adapter)
         pumps = [asyncio.create_task(reply.pump(index, lookahead)) for index in range(len(reply.choices))]
         self._replies.add(reply)
         try:
@@ -271,12 +293,16 @@ class Gateway:
         assert revision.draft is not None
         name = SessionId(f"{choice.request.session}-shadow-{revision.name}")
         opening = replace(
-            _opening_of(choice), session=name, verification=Verification.COUPLED, priority=Priority.BACKGROUND
+            _opening_of(choice),
+            session=name,
+            verification=Verification.COUPLED,
+            priority=Priority.BACKGROUND,
+            adapter=None,
         )
 
         def scored(matched: int, examined: int) -> None:
             account.add_shadow(revision, matched=matched, examined=examined)
-            self.lookahead(revision).hear(matched=matched, examined=examined)
+            self.lookahead(revision, adapter=choice.request.adapter).hear(matched=matched, examined=examined)
 
         return ShadowJob(draft=revision.draft, opening=opening, output=tuple(choice.output), scored=scored)
 
@@ -289,7 +315,7 @@ class Gateway:
             opening = _opening_of(choice)
             if is_comparable(opening):
                 replay = Replay(opening, tuple(choice.output))
-                self.replays.offer(ReplayJob(assignment.revision, replay, account.add_replay))
+                self.replays.offer(ReplayJob(assignment.revision, replay, account.add_replay, assignment.adapter))
             else:
                 account.add_replay(Result.SKIPPED)
 
@@ -303,6 +329,7 @@ def _opening_of(choice: Choice) -> OpenSession:
         parameters=request.parameters,
         verification=request.verification,
         max_tokens=len(choice.output),
+        adapter=request.adapter,
     )
 
 

@@ -12,7 +12,7 @@ A slow reader of a `run` holds nobody up: its verdicts wait at this end, `max_to
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -20,6 +20,7 @@ from typing import Final, Self
 
 import grpc.aio
 
+from tandem_runtime.domain.adapters import AdapterFacts
 from tandem_runtime.domain.errors import BadRequest, DraftLost, TandemError, TargetLost, origin
 from tandem_runtime.domain.tokens import (
     Capabilities,
@@ -41,6 +42,9 @@ logger = logging.getLogger(__name__)
 
 _CONNECT_SECONDS: Final = 5.0
 """A pod in the same cluster answers within milliseconds; one that does not answer in this time is not serving."""
+
+LOOK_AGAIN_SECONDS: Final = 5.0
+"""How soon an adapter that was loaded or unloaded is known at this end. A reply takes some hundred bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +97,13 @@ class RemotePeer:
         await self._linked.wait()
 
     async def capabilities(self) -> Capabilities:
-        """What the engine said when this link was made."""
+        """What the engine said when this link was made; of its adapters, what it said last."""
         return self._require().capabilities
+
+    @property
+    def adapters(self) -> tuple[AdapterFacts, ...]:
+        """What the engine had loaded at the last look; nothing while there is no link."""
+        return () if self._link is None else self._link.capabilities.adapters
 
     async def close(self, session: SessionId) -> None:
         """Sent, not awaited: the engine frees the session when it reads this, or when the stream ends."""
@@ -148,8 +157,20 @@ class RemotePeer:
             self._link, self.trouble = link, None
             self._linked.set()
             logger.info("linked peer=%s service=%s", self.address, self.service)
-            async for frame in stream:
-                link.take(frame)
+            looking = asyncio.create_task(self._look_again(describe, link), name=f"looks at {self.address}")
+            try:
+                async for frame in stream:
+                    link.take(frame)
+            finally:
+                looking.cancel()
+                await asyncio.wait((looking,))
+
+    async def _look_again(self, describe: Callable[[bytes], Awaitable[bytes]], link: Link) -> None:
+        """Keep the link's capabilities up to date. A failure is told by the stream, not here."""
+        with suppress(grpc.aio.AioRpcError, BadRequest):
+            while True:
+                await asyncio.sleep(LOOK_AGAIN_SECONDS)
+                link.capabilities = codec.read_capabilities(await describe(codec.describe_request()))
 
     def _drop(self, reason: str) -> None:
         self._linked.clear()

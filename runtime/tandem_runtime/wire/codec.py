@@ -19,6 +19,7 @@ from typing import TypeAlias, assert_never
 
 from google.protobuf.message import DecodeError
 
+from tandem_runtime.domain.adapters import AdapterDigest, AdapterFacts
 from tandem_runtime.domain.errors import BadRequest, TandemError
 from tandem_runtime.domain.tokens import (
     Capabilities,
@@ -199,6 +200,7 @@ def _open_message(request: OpenSession) -> pb.Open:
         max_tokens=request.max_tokens,
         logprobs=request.logprobs,
         tenant=request.tenant,
+        adapter=request.adapter,
         priority=_PRIORITIES[request.priority],
         weight=0.0 if request.weight == 1 else request.weight,
     )
@@ -216,6 +218,7 @@ def _open_value(message: pb.Open, session: SessionId) -> OpenSession:
         max_tokens=message.max_tokens,
         logprobs=message.logprobs if message.HasField("logprobs") else None,
         tenant=message.tenant if message.HasField("tenant") else None,
+        adapter=message.adapter if message.HasField("adapter") else None,
         priority=_priority_value(message.priority),
         weight=_weight_value(message.weight),
     )
@@ -413,6 +416,10 @@ def capabilities_bytes(value: Capabilities) -> bytes:
             max_length=value.max_length,
             determinism=_DETERMINISMS[value.determinism],
             verifications=[_VERIFICATIONS[each] for each in value.verifications],
+            adapters=[
+                pb.Adapter(name=each.name, digest=each.digest, rank=each.rank, bytes=each.bytes)
+                for each in value.adapters
+            ],
         ).SerializeToString()
 
 
@@ -434,6 +441,9 @@ def read_capabilities(encoded: bytes) -> Capabilities:
         max_length=message.max_length,
         determinism=determinism,
         verifications=tuple(_verification_value(each, "verifications") for each in message.verifications),
+        adapters=tuple(
+            AdapterFacts(each.name, AdapterDigest(each.digest), each.rank, each.bytes) for each in message.adapters
+        ),
     )
 
 

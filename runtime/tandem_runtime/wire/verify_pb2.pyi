@@ -71,20 +71,34 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("model_digest", "tokenizer_digest", "vocab_size", "max_length", "determinism", "verifications")
+    __slots__ = ("model_digest", "tokenizer_digest", "vocab_size", "max_length", "determinism", "verifications", "adapters")
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_DIGEST_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     MAX_LENGTH_FIELD_NUMBER: _ClassVar[int]
     DETERMINISM_FIELD_NUMBER: _ClassVar[int]
     VERIFICATIONS_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     model_digest: str
     tokenizer_digest: str
     vocab_size: int
     max_length: int
     determinism: Determinism
     verifications: _containers.RepeatedScalarFieldContainer[Verification]
-    def __init__(self, model_digest: _Optional[str] = ..., tokenizer_digest: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_length: _Optional[int] = ..., determinism: _Optional[_Union[Determinism, str]] = ..., verifications: _Optional[_Iterable[_Union[Verification, str]]] = ...) -> None: ...
+    adapters: _containers.RepeatedCompositeFieldContainer[Adapter]
+    def __init__(self, model_digest: _Optional[str] = ..., tokenizer_digest: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_length: _Optional[int] = ..., determinism: _Optional[_Union[Determinism, str]] = ..., verifications: _Optional[_Iterable[_Union[Verification, str]]] = ..., adapters: _Optional[_Iterable[_Union[Adapter, _Mapping]]] = ...) -> None: ...
+
+class Adapter(_message.Message):
+    __slots__ = ("name", "digest", "rank", "bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    digest: str
+    rank: int
+    bytes: int
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., rank: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Requests(_message.Message):
     __slots__ = ("requests",)
@@ -191,7 +205,7 @@ class Word(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("prompt", "output", "parameters", "verification", "max_tokens", "logprobs", "tenant", "priority", "weight")
+    __slots__ = ("prompt", "output", "parameters", "verification", "max_tokens", "logprobs", "tenant", "adapter", "priority", "weight")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
@@ -199,6 +213,7 @@ class Open(_message.Message):
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     prompt: _containers.RepeatedScalarFieldContainer[int]
@@ -208,9 +223,10 @@ class Open(_message.Message):
     max_tokens: int
     logprobs: int
     tenant: str
+    adapter: str
     priority: Priority
     weight: float
-    def __init__(self, prompt: _Optional[_Iterable[int]] = ..., output: _Optional[_Iterable[int]] = ..., parameters: _Optional[_Union[SamplingParameters, _Mapping]] = ..., verification: _Optional[_Union[Verification, str]] = ..., max_tokens: _Optional[int] = ..., logprobs: _Optional[int] = ..., tenant: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., weight: _Optional[float] = ...) -> None: ...
+    def __init__(self, prompt: _Optional[_Iterable[int]] = ..., output: _Optional[_Iterable[int]] = ..., parameters: _Optional[_Union[SamplingParameters, _Mapping]] = ..., verification: _Optional[_Union[Verification, str]] = ..., max_tokens: _Optional[int] = ..., logprobs: _Optional[int] = ..., tenant: _Optional[str] = ..., adapter: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., weight: _Optional[float] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("incarnation", "cached_tokens")

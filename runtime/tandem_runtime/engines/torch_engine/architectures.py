@@ -22,7 +22,7 @@ from tandem_runtime.engines.torch_engine.model import DecoderConfig
 from tandem_runtime.engines.torch_engine.rotary import LinearScaling, Llama3Scaling, Scaling
 from tandem_runtime.model_folder import read_object
 
-__all__ = ["ARCHITECTURES", "SCALINGS", "Architecture", "Biases", "Window", "read_config"]
+__all__ = ["ARCHITECTURES", "SCALINGS", "Architecture", "Biases", "Fields", "Window", "read_config"]
 
 LARGEST_SIZE = 10_000_000
 MOST_LAYERS = 10_000
@@ -91,11 +91,11 @@ def read_config(folder: Path) -> DecoderConfig:
     path = folder / "config.json"
     written = read_object(path)
     architecture = _architecture(path, written)
-    return _shape(_Fields(path, {**architecture.absent, **written}), architecture)
+    return _shape(Fields(path, {**architecture.absent, **written}), architecture)
 
 
 @dataclass(frozen=True, slots=True)
-class _Fields:
+class Fields:
     """The fields of one file, or of one object in it, whose names then begin with `within`."""
 
     path: Path
@@ -135,7 +135,7 @@ class _Fields:
 
 
 def _architecture(path: Path, written: Mapping[str, Any]) -> Architecture:
-    fields, named = _Fields(path, written), written.get("architectures")
+    fields, named = Fields(path, written), written.get("architectures")
     if not isinstance(named, list) or len(named) != 1 or named[0] not in list(ARCHITECTURES):
         raise fields.refused("architectures", f"this engine runs one of {', '.join(ARCHITECTURES)}")
     if written.get("hidden_act", ACTIVATIONS[0]) not in ACTIVATIONS:
@@ -151,7 +151,7 @@ def _architecture(path: Path, written: Mapping[str, Any]) -> Architecture:
     return ARCHITECTURES[named[0]]
 
 
-def _shape(fields: _Fields, architecture: Architecture) -> DecoderConfig:
+def _shape(fields: Fields, architecture: Architecture) -> DecoderConfig:
     hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
     theta, scaling = _rotation(fields)
     config = DecoderConfig(
@@ -177,7 +177,7 @@ def _shape(fields: _Fields, architecture: Architecture) -> DecoderConfig:
     return config
 
 
-def _check_heads(fields: _Fields, config: DecoderConfig) -> None:
+def _check_heads(fields: Fields, config: DecoderConfig) -> None:
     if config.num_attention_heads % config.num_key_value_heads:
         raise fields.refused("num_key_value_heads", f"must divide num_attention_heads = {config.num_attention_heads}")
     if config.head_dim < 2 or config.head_dim % 2:
@@ -185,20 +185,20 @@ def _check_heads(fields: _Fields, config: DecoderConfig) -> None:
         raise fields.refused("head_dim", what)
 
 
-def _has_bias(fields: _Fields, biases: Biases) -> bool:
+def _has_bias(fields: Fields, biases: Biases) -> bool:
     if biases in (Biases.NEVER, Biases.ALWAYS):
         return biases is Biases.ALWAYS
     return fields.flag(biases.value)
 
 
-def _window(fields: _Fields, window: Window) -> int | None:
+def _window(fields: Fields, window: Window) -> int | None:
     switched_off = window is Window.SOME_LAYERS and not fields.flag("use_sliding_window")
     if window is Window.NEVER or switched_off or fields.values.get("sliding_window") is None:
         return None
     return fields.whole("sliding_window") if window is Window.ALL_LAYERS or _any_layer_slides(fields) else None
 
 
-def _any_layer_slides(fields: _Fields) -> bool:
+def _any_layer_slides(fields: Fields) -> bool:
     """Without `layer_types` the layers from `max_window_layers` on do."""
     kinds = fields.values.get("layer_types")
     if kinds is None:
@@ -208,17 +208,15 @@ def _any_layer_slides(fields: _Fields) -> bool:
     return "sliding_attention" in kinds
 
 
-def _rotation(fields: _Fields) -> tuple[float, Scaling | None]:
+def _rotation(fields: Fields) -> tuple[float, Scaling | None]:
     """Base and scaling, as written by transformers 4 (`rope_theta`, `rope_scaling`) or 5 (`rope_parameters`)."""
     where = "rope_scaling" if fields.values.get("rope_scaling") else "rope_parameters"
     inner = fields.object(where)
-    theta = _Fields(fields.path, {"rope_theta": fields.values.get("rope_theta"), **inner}).real(
-        "rope_theta", absent=1e4
-    )
-    return theta, _scaling(_Fields(fields.path, inner, within=f"{where}."), fields)
+    theta = Fields(fields.path, {"rope_theta": fields.values.get("rope_theta"), **inner}).real("rope_theta", absent=1e4)
+    return theta, _scaling(Fields(fields.path, inner, within=f"{where}."), fields)
 
 
-def _scaling(inner: _Fields, fields: _Fields) -> Scaling | None:
+def _scaling(inner: Fields, fields: Fields) -> Scaling | None:
     name = "rope_type" if "rope_type" in inner.values else "type"
     kind = inner.values.get(name, "default")
     if inner.values.get("partial_rotary_factor", fields.values.get("partial_rotary_factor")) not in (None, 1):
@@ -234,7 +232,7 @@ def _scaling(inner: _Fields, fields: _Fields) -> Scaling | None:
             raise inner.refused(name, f"this engine computes {', '.join(SCALINGS)}")
 
 
-def _llama3(inner: _Fields, fields: _Fields) -> Llama3Scaling:
+def _llama3(inner: Fields, fields: Fields) -> Llama3Scaling:
     context = "original_max_position_embeddings"
     scaling = Llama3Scaling(
         factor=inner.real("factor"),

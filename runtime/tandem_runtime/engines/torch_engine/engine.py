@@ -16,16 +16,19 @@ or on a GPU, the engine says `NearTie`.
 import logging
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.blocks import BlockId, Blocks, Copy
 from tandem_runtime.domain.errors import ModelRefused, Overloaded
 from tandem_runtime.engines.options import AS_IS, EngineOptions
 from tandem_runtime.engines.screens import screens
+from tandem_runtime.engines.torch_engine.adapters import Adapter, adapted_by, read_adapter
 from tandem_runtime.engines.torch_engine.architectures import read_config
 from tandem_runtime.engines.torch_engine.attention import Attention
 from tandem_runtime.engines.torch_engine.cache import (
@@ -42,7 +45,7 @@ from tandem_runtime.engines.torch_engine.model import Decoder
 from tandem_runtime.engines.torch_engine.quantised import BITS, load_quantised, quantised_multiplier
 from tandem_runtime.engines.torch_engine.room import refuse_without_room
 from tandem_runtime.memory import available_bytes
-from tandem_runtime.ports import Logits, Row
+from tandem_runtime.ports import Logits, ReadAdapter, Row
 
 __all__ = ["DTYPES", "TorchModel", "load_torch_model"]
 
@@ -71,7 +74,7 @@ COMPANY_TOKENS = 16
 
 
 class TorchModel:
-    """`ports.StepModel` over a decoder. Runs on the decoder's own device, in its own type.
+    """`ports.StepModel` and `ports.AdaptableModel` over a decoder. Runs on the decoder's own device, in its own type.
 
     `kv_blocks` None: memory enough for all sessions at full length. Products are by `multiplier`, by default the best
     one for the decoder's device.
@@ -95,6 +98,7 @@ class TorchModel:
         count = max_sessions * _blocks_of(max_length) if kv_blocks is None else kv_blocks
         self._cache = KeyValueCache(decoder.config, blocks=count, dtype=weight.dtype, device=self._device)
         self.blocks = Blocks(count, block_tokens=BLOCK_TOKENS)
+        self._adapters: dict[AdapterDigest, Adapter] = {}
         self._padding = PADDINGS[0]
         self.determinism = self._settle_padding()
 
@@ -114,6 +118,25 @@ class TorchModel:
             if not _is_of_memory(error):
                 raise
             raise Overloaded("the device is out of memory; try again later") from error
+
+    def read_adapter(self, folder: Path) -> ReadAdapter:
+        """As `ports.AdaptableModel`. Refuses them where rows are independent in products of the weights' sizes only."""
+        if self.determinism == "Bitwise" and not self.multiplier.row_invariant:
+            raise ModelRefused(
+                f"{folder}: adapters need products whose rows are independent at every size, and here is "
+                f"{self.multiplier.about}; install a C compiler"
+            )
+        try:
+            adapter = read_adapter(folder, self._decoder.config, like=self._decoder.embedding)
+        except (MemoryError, RuntimeError) as error:
+            if not _is_of_memory(error):
+                raise
+            raise ModelRefused(f"{folder}: there is no memory for this adapter; unload another one") from error
+        install = partial(self._adapters.__setitem__, adapter.digest, adapter)
+        return ReadAdapter(adapter.digest, adapter.rank, adapter.nbytes, install)
+
+    def drop_adapter(self, digest: AdapterDigest) -> None:
+        del self._adapters[digest]
 
     @torch.inference_mode()
     def copy(self, copies: Sequence[Copy]) -> None:
@@ -138,7 +161,8 @@ class TorchModel:
         if begun := begun_by(rows):
             self._cache.clear(begun)
         attend = Attention(self._cache, rows, count=len(places), least_rows=self._padding)
-        return self._decoder.hidden(tokens, positions, attend, layers=layers)
+        adapt = adapted_by(self._adapters, rows, linear=self.multiplier.linear, device=self._device)
+        return self._decoder.hidden(tokens, positions, attend, adapt=adapt, layers=layers)
 
     @property
     def _least_rows(self) -> int:

@@ -7,10 +7,13 @@ their input become one, at load: Q, K and V, and the two halves of the feed-forw
 positions, and turns the heads of queries and keys together: for a pair (a, b) of a head at angle t
 
     (a, b) cos t + (b, a) (-sin t, sin t)
+
+Adapters come in by a callback, as attention does: after a product, and before anything else sees what it made.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +21,29 @@ from torch.nn import functional
 
 from tandem_runtime.engines.torch_engine.model import Attend, Decoder, DecoderConfig, Linear, rotation_at
 
-__all__ = ["FusedDecoder"]
+__all__ = ["JOINED", "Adapt", "FusedDecoder", "Place"]
+
+JOINED: Mapping[str, tuple[str, ...]] = {
+    "qkv": ("self_attn.q", "self_attn.k", "self_attn.v"),
+    "out": ("self_attn.o",),
+    "gate_up": ("mlp.gate", "mlp.up"),
+    "down": ("mlp.down",),
+}
+"""The products of a layer, and the projections of `model` whose outputs each gives, one after the other."""
+
+Place: TypeAlias = tuple[int, str]
+"""A layer's number and one of its products by its name in `JOINED`."""
+
+Adapt = Callable[[Place, Tensor, Tensor], Tensor]
+"""``adapt(place, x, y) -> y + what adapters add``: ``x`` [n, inputs] is what the product at ``place`` was given, ``y``
+[n, outputs] what it made, and the callee's to write into."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Product:
     """`weight` [outputs, inputs] and, where the model has it, `bias` [outputs]."""
 
+    place: Place
     weight: Tensor
     bias: Tensor | None
 
@@ -59,34 +78,41 @@ class FusedDecoder:
         self._head = weights.get("lm_head.weight", self.embedding)
         self._norm = weights["model.norm.weight"]
         self._epsilon = torch.tensor(self.config.rms_norm_eps, device=self.embedding.device)
-        self._layers = [
-            _layer(weights, f"model.layers.{index}", self.config) for index in range(self.config.num_hidden_layers)
-        ]
+        self._layers = [_layer(weights, index, self.config) for index in range(self.config.num_hidden_layers)]
         self._table = _rotation_table(self.config, length, like=self.embedding)
 
-    def hidden(self, tokens: Tensor, positions: Tensor, attend: Attend, *, layers: int | None = None) -> Tensor:
+    def hidden(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        attend: Attend,
+        *,
+        adapt: Adapt | None = None,
+        layers: int | None = None,
+    ) -> Tensor:
         """As `Decoder.hidden`, for `tokens` and `positions` [n], by the first `layers` only; None: by all."""
         x = functional.embedding(tokens, self.embedding)
         turns = self._table[positions]
         for index, layer in enumerate(self._layers[:layers]):
-            queries, keys, values = self._heads(self._normed(x, layer.attention_norm), layer, turns)
-            x = x + self._product(attend(index, queries, keys, values).flatten(1), layer.out)
-            gate, up = self._product(self._normed(x, layer.feed_norm), layer.gate_up).chunk(2, dim=-1)
-            x = x + self._product(functional.silu(gate) * up, layer.down)
+            queries, keys, values = self._heads(self._normed(x, layer.attention_norm), layer, turns, adapt)
+            x = x + self._product(attend(index, queries, keys, values).flatten(1), layer.out, adapt)
+            gate, up = self._product(self._normed(x, layer.feed_norm), layer.gate_up, adapt).chunk(2, dim=-1)
+            x = x + self._product(functional.silu(gate) * up, layer.down, adapt)
         return self._normed(x, self._norm)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """As `Decoder.logits`."""
         return self._linear(hidden, self._head)
 
-    def _product(self, x: Tensor, product: _Product) -> Tensor:
+    def _product(self, x: Tensor, product: _Product, adapt: Adapt | None) -> Tensor:
         out = self._linear(x, product.weight)
-        return out if product.bias is None else out + product.bias
+        biased = out if product.bias is None else out + product.bias
+        return biased if adapt is None else adapt(product.place, x, biased)
 
-    def _heads(self, x: Tensor, layer: _Layer, turns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _heads(self, x: Tensor, layer: _Layer, turns: Tensor, adapt: Adapt | None) -> tuple[Tensor, Tensor, Tensor]:
         """Rows [n, hidden] -> turned queries, turned keys, values, each [n, its heads, d]."""
         heads, key_heads = self.config.num_attention_heads, self.config.num_key_value_heads
-        by_head = self._product(x, layer.qkv).view(len(x), -1, self.config.head_dim)
+        by_head = self._product(x, layer.qkv, adapt).view(len(x), -1, self.config.head_dim)
         turning, values = torch.split(by_head, [heads + key_heads, key_heads], dim=1)
         if layer.head_norms is not None:
             turning = self._normed(turning, layer.head_norms)
@@ -102,20 +128,23 @@ class FusedDecoder:
         return (x * scale).to(x.dtype) * weight
 
 
-def _layer(weights: Mapping[str, nn.Parameter], name: str, config: DecoderConfig) -> _Layer:
-    def joined(*parts: str) -> _Product:
+def _layer(weights: Mapping[str, nn.Parameter], index: int, config: DecoderConfig) -> _Layer:
+    name = f"model.layers.{index}"
+
+    def joined(product: str) -> _Product:
+        parts = JOINED[product]
         biases = [weights[bias] for part in parts if (bias := f"{name}.{part}_proj.bias") in weights]
         weight = _joined([weights[f"{name}.{part}_proj.weight"] for part in parts])
-        return _Product(weight, torch.cat([bias.detach() for bias in biases]) if biases else None)
+        return _Product((index, product), weight, torch.cat([bias.detach() for bias in biases]) if biases else None)
 
     return _Layer(
         attention_norm=weights[f"{name}.input_layernorm.weight"],
-        qkv=joined("self_attn.q", "self_attn.k", "self_attn.v"),
+        qkv=joined("qkv"),
         head_norms=_head_norms(weights, name, config) if config.head_norms else None,
-        out=joined("self_attn.o"),
+        out=joined("out"),
         feed_norm=weights[f"{name}.post_attention_layernorm.weight"],
-        gate_up=joined("mlp.gate", "mlp.up"),
-        down=joined("mlp.down"),
+        gate_up=joined("gate_up"),
+        down=joined("down"),
     )
 
 

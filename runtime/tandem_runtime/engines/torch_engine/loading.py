@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tandem_runtime.domain.errors import ModelRefused
 from tandem_runtime.engines.torch_engine.architectures import read_config
 from tandem_runtime.engines.torch_engine.model import Decoder
-from tandem_runtime.engines.torch_engine.shards import Stored, read_headers, tensors
+from tandem_runtime.engines.torch_engine.shards import READ_TYPES, Stored, read_headers, tensors
 
 __all__ = ["load_decoder"]
 
@@ -27,7 +27,6 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 DERIVED = ".rotary_emb.inv_freq"
 """Old folders hold the angles of rotary positions, which follow from config.json."""
 
-READ_TYPES = frozenset({"F32", "F16", "BF16"})
 LARGE_BYTES = 1 << 30
 """From here on loading takes long enough for a reader of the log to wonder."""
 

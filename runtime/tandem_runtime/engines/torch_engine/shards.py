@@ -23,7 +23,7 @@ from torch import Tensor
 from tandem_runtime.domain.errors import ModelRefused
 from tandem_runtime.model_folder import read_object
 
-__all__ = ["Stored", "read_headers", "tensors"]
+__all__ = ["READ_TYPES", "Stored", "read_header", "read_headers", "tensors"]
 
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 LENGTH_BYTES = 8
@@ -44,7 +44,10 @@ TYPE_BYTES: Mapping[str, int] = {
     "I8": 1,
     "U8": 1,
 }
-"""Types whose sizes are checked. Only the first three are read, but others may lie about, as old buffers do."""
+"""Types whose sizes are checked."""
+
+READ_TYPES = frozenset({"F32", "F16", "BF16"})
+"""Types that are read. Others may lie about, as old buffers do."""
 
 AGAIN = "fetch it again"
 
@@ -68,16 +71,21 @@ def read_headers(folder: Path) -> dict[str, Stored]:
     """
     index = folder / WEIGHTS_INDEX
     if not index.exists():
-        return {stored.name: stored for stored in _header(folder / WEIGHTS)}
+        return read_header(folder / WEIGHTS)
     places = _placed(index)
     files = sorted(set(places.values()))
     if gone := [file for file in files if not (folder / file).is_file()]:
         raise ModelRefused(f"{index} names {', '.join(gone)}, which this folder lacks; fetch what is missing")
-    held = {file: {stored.name: stored for stored in _header(folder / file)} for file in files}
+    held = {file: read_header(folder / file) for file in files}
     for name, file in places.items():
         if name not in held[file]:
             raise ModelRefused(f"{folder / file}: {name} is not in this file, where {index.name} places it; {AGAIN}")
     return {name: held[file][name] for name, file in places.items()}
+
+
+def read_header(path: Path) -> dict[str, Stored]:
+    """Every tensor of one file by its name, as its checked header has it. Raises ModelRefused."""
+    return {stored.name: stored for stored in _header(path)}
 
 
 def tensors(wanted: Iterable[Stored]) -> Iterator[tuple[Stored, Tensor]]:

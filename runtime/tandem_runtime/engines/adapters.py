@@ -1,0 +1,105 @@
+"""Knows how adapters come into a running engine and leave it: read beside the steps, put in and taken out between them.
+
+Refuses to know what an adapter is made of, and how one is asked for.
+
+Whoever may load one by its place could have any folder of the machine read, and is told what is wrong with it. So
+places named at run time must lie below one folder, chosen at the start; without that folder nothing comes or goes.
+"""
+
+import asyncio
+from collections.abc import Collection
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from tandem_runtime.domain.adapters import MOST_ADAPTERS, AdapterBook, AdapterDigest, AdapterFacts, refuse_bad_name
+from tandem_runtime.domain.errors import BadRequest
+from tandem_runtime.engines.step_loop import StepLoop
+from tandem_runtime.ports import AdaptableModel, ReadAdapter
+
+__all__ = ["Adapters", "LoopDesk"]
+
+
+class Adapters:
+    """The adapters of one model. Touched on the model's thread only, but for `loaded` and `read`."""
+
+    def __init__(self, model: AdaptableModel, *, most: int = MOST_ADAPTERS, folder: Path | None = None) -> None:
+        self._model = model
+        self._book = AdapterBook(most=most)
+        self._folder = folder
+
+    @property
+    def loaded(self) -> tuple[AdapterFacts, ...]:
+        return self._book.loaded
+
+    def find(self, asked: str) -> AdapterDigest:
+        """Raises NotLoaded."""
+        return self._book.find(asked)
+
+    def read(self, name: str, folder: Path) -> ReadAdapter:
+        """Blocks, on any thread. Raises BadRequest, and ModelRefused."""
+        refuse_bad_name(name)
+        return self._model.read_adapter(folder)
+
+    def read_at(self, name: str, uri: str) -> ReadAdapter:
+        """Likewise, from where `uri` points to, if that is allowed."""
+        return self.read(name, _folder_at(uri, _refuse_change(self._folder)))
+
+    def put_in(self, name: str, read: ReadAdapter, *, in_use: Collection[AdapterDigest | None] = ()) -> AdapterFacts:
+        """Lead `name` to what was read; `in_use` are the adapters of open sessions. Raises Overloaded."""
+        facts = AdapterFacts(name, read.digest, read.rank, read.bytes)
+        self._book.add(facts)
+        read.install()
+        self.sweep(in_use)
+        return facts
+
+    def take_out(self, name: str, *, in_use: Collection[AdapterDigest | None]) -> None:
+        """Raises NotLoaded, and BadRequest where nothing may change."""
+        _refuse_change(self._folder)
+        self._book.remove(name)
+        self.sweep(in_use)
+
+    def sweep(self, in_use: Collection[AdapterDigest | None]) -> None:
+        """Free what nobody can ask for and no session has."""
+        for digest in self._book.take_over(in_use):
+            self._model.drop_adapter(digest)
+
+
+class LoopDesk:
+    """`ports.AdapterDesk` of an engine whose steps run in `loop`. One load at a time."""
+
+    def __init__(self, adapters: Adapters, loop: StepLoop) -> None:
+        self._adapters = adapters
+        self._loop = loop
+        self._loading = asyncio.Lock()
+
+    @property
+    def loaded(self) -> tuple[AdapterFacts, ...]:
+        return self._adapters.loaded
+
+    async def load(self, name: str, uri: str) -> AdapterFacts:
+        async with self._loading:
+            read = await asyncio.to_thread(self._adapters.read_at, name, uri)
+            return await self._loop.call(lambda: self._adapters.put_in(name, read, in_use=self._loop.lines.adapters))
+
+    async def unload(self, name: str) -> None:
+        await self._loop.call(lambda: self._adapters.take_out(name, in_use=self._loop.lines.adapters))
+
+
+def _refuse_change(allowed: Path | None) -> Path:
+    if allowed is None:
+        raise BadRequest("adapters come and go from below --adapters-dir, and this server was started without it")
+    return allowed
+
+
+def _folder_at(uri: str, allowed: Path) -> Path:
+    """Raises BadRequest, and before the folder is looked at."""
+    try:
+        parts = urlsplit(uri)
+        folder = Path(unquote(parts.path)).resolve()
+    except ValueError as error:
+        raise BadRequest(f"uri = {uri!r} is no URI: {error}", parameter="uri") from error
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
+        raise BadRequest(f"uri = {uri!r}: give file:///PATH of a folder on this machine", parameter="uri")
+    if not folder.is_relative_to(allowed.resolve()):
+        raise BadRequest(f"uri = {uri!r} does not lie below {allowed}, which is --adapters-dir here", parameter="uri")
+    return folder
