@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 from tandem_runtime.domain import policy
 from tandem_runtime.domain.adapters import MOST_ADAPTERS
 from tandem_runtime.domain.errors import SettingRefused, TandemError
+from tandem_runtime.engines.cores import PASSIVE_WAITING, allowed_cores
 from tandem_runtime.engines.options import AS_IS, WEIGHTS
 from tandem_runtime.settings import Settings, read_settings
 
@@ -87,6 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def run(arguments: Sequence[str]) -> int:
     settings = read_settings(os.environ)
+    for name, value in PASSIVE_WAITING.items():
+        os.environ.setdefault(name, value)
     parsed = _parser().parse_args(arguments)
     command: Command = parsed.command
     logging.basicConfig(
@@ -174,7 +177,7 @@ def _add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         help="cpu, cuda or cuda:N (default: cuda where there is one)",
     )
     add("--dtype", choices=("fp32", "bf16"), default="fp32", help="what the engine computes in (default %(default)s)")
-    add("--threads", type=positive_number, default=1, help="CPU threads of the engine (default %(default)s)")
+    add("--threads", type=positive_number, help="CPU threads of the engine (default: the cores it may use)")
     add("--max-sessions", type=positive_number, default=64, help="sessions held at a time (default %(default)s)")
     add("--max-length", type=positive_number, help="prompt plus output tokens per session (default: the model's)")
     add(
@@ -214,7 +217,7 @@ def _engine_options(arguments: argparse.Namespace, *, model: str, weights: str, 
         device=arguments.device,
         dtype=arguments.dtype,
         weights=weights,
-        threads=arguments.threads,
+        threads=arguments.threads or allowed_cores(),
         max_sessions=arguments.max_sessions,
         max_length=arguments.max_length,
         kv_bytes=arguments.kv_bytes,

@@ -9,6 +9,7 @@ in halves, and that of one row in one go.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -16,10 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tandem_runtime.engines.torch_engine import engine
+from tandem_runtime.engines.torch_engine.between import TorchStep
 from tandem_runtime.engines.torch_engine.fused import FusedDecoder
 from tandem_runtime.engines.torch_engine.linear import Multiplier
-from tandem_runtime.engines.torch_engine.model import Attend
 
 Hidden = Callable[..., Tensor]
 """`FusedDecoder.hidden`."""
@@ -28,13 +28,13 @@ Hidden = Callable[..., Tensor]
 def cache_off_by_one(hidden: Hidden) -> Hidden:
     """The keys and values of a verify are stored one position late."""
 
-    def shifted(decoder: FusedDecoder, tokens: Tensor, positions: Tensor, attend: Attend, **layers: Any) -> Tensor:
+    def shifted(decoder: FusedDecoder, tokens: Tensor, positions: Tensor, step: TorchStep, **layers: Any) -> Tensor:
         rows = _verified_rows(positions)
 
         def attend_late(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return attend(layer, q, *(torch.cat((part[:rows].roll(1, 0), part[rows:])) for part in (k, v)))
+            return step.attend(layer, q, *(torch.cat((part[:rows].roll(1, 0), part[rows:])) for part in (k, v)))
 
-        return hidden(decoder, tokens, positions, attend_late, **layers)
+        return hidden(decoder, tokens, positions, replace(step, attend=attend_late), **layers)
 
     return shifted
 
@@ -42,10 +42,10 @@ def cache_off_by_one(hidden: Hidden) -> Hidden:
 def wrong_position(hidden: Hidden) -> Hidden:
     """The rows of a verify are rotated as if they stood one position further on."""
 
-    def moved(decoder: FusedDecoder, tokens: Tensor, positions: Tensor, attend: Attend, **layers: Any) -> Tensor:
+    def moved(decoder: FusedDecoder, tokens: Tensor, positions: Tensor, step: TorchStep, **layers: Any) -> Tensor:
         further = positions.clone()
         further[: _verified_rows(positions)] += 1
-        return hidden(decoder, tokens, further, attend, **layers)
+        return hidden(decoder, tokens, further, step, **layers)
 
     return moved
 
@@ -76,10 +76,3 @@ def _in_halves(x: Tensor, weight: Tensor) -> Tensor:
 
 STOCK = Multiplier(functional.linear, row_invariant=False, about="torch")
 BY_COMPANY = Multiplier(_in_halves, row_invariant=False, about="torch, several rows in halves")
-
-
-@contextmanager
-def nothing_padded() -> Iterator[None]:
-    """Engines that are made here pad nothing: their bits are those of their products."""
-    with patch.object(engine, "PADDINGS", (1,)):
-        yield

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 from tests.exactness.certifying import BITWISE, Engine, Judge
-from tests.exactness.kernel_faults import BY_COMPANY, FAULTS, STOCK, nothing_padded, planted
+from tests.exactness.kernel_faults import BY_COMPANY, FAULTS, STOCK, planted
 from tests.exactness.kernel_reference import PAIRS, Subject, from_folder, tiny
 
 from tandem_runtime.domain.certificate import Calibration, Certificate
@@ -43,12 +43,10 @@ class Bench:
         return self._made(None)
 
     def stock(self) -> TorchModel:
-        with nothing_padded():
-            return self._made(STOCK)
+        return self._made(STOCK)
 
     def by_company(self) -> TorchModel:
-        with nothing_padded():
-            return self._made(BY_COMPANY)
+        return self._made(BY_COMPANY)
 
     def _made(self, multiplier: Multiplier | None) -> TorchModel:
         decoder = self.subject.decoder(self.dtype).to("cuda" if torch.cuda.is_available() else "cpu")
@@ -144,7 +142,7 @@ async def judged(bench: Bench, setting: Setting, texts: int) -> list[Finding]:
 
 async def _findings(bench: Bench, judge: Judge, limits: Calibration) -> AsyncIterator[Finding]:
     yield await honest("as shipped", judge, bench.shipped, limits)
-    yield await honest("without padding", judge, bench.stock, limits)
+    yield await honest("by torch", judge, bench.stock, limits)
     yield await honest("summing by company", judge, bench.by_company, limits)
     for fault in FAULTS:
         for finding in await faulty(fault, judge, bench.by_company, limits):

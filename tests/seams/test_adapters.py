@@ -19,8 +19,7 @@ from tandem_runtime.domain.errors import ModelRefused
 from tandem_runtime.engines.options import EngineOptions
 from tandem_runtime.engines.torch_engine import adapters
 from tandem_runtime.engines.torch_engine.engine import TorchModel, load_torch_model
-from tandem_runtime.engines.torch_engine.linear import Multiplier, multiplier_for
-from tandem_runtime.engines.torch_engine.loading import load_decoder
+from tandem_runtime.engines.torch_engine.linear import multiplier_for
 from tandem_runtime.ports import Logits, Row
 
 TOKENS = tuple(int(token) for token in torch.randint(VOCAB, (40,), generator=torch.Generator().manual_seed(5)))
@@ -140,16 +139,6 @@ def test_what_an_adapter_takes_is_told(folders: Path) -> None:
     read = loaded(folders / "model").read_adapter(folders / "two")
     qkv, down = 5 * 64 + (64 + 32 + 32) * 5, 5 * 112 + 64 * 5
     assert (read.rank, read.bytes) == (5, 2 * 4 * (qkv + down))
-
-
-def test_a_model_whose_products_are_independent_by_padding_alone_takes_no_adapter(folders: Path) -> None:
-    torchs = Multiplier(torch.nn.functional.linear, row_invariant=False, about="torch, as a test has it")
-    decoder = load_decoder(folders / "model")
-    model = TorchModel(decoder, max_sessions=1, max_length=64, multiplier=torchs)
-    if model.determinism == "NearTie":
-        pytest.skip("no padding makes torch's rows independent here, so nothing is promised that could be broken")
-    with pytest.raises(ModelRefused, match="here is torch, as a test has it; install a C compiler"):
-        model.read_adapter(folders / "one")
 
 
 Spoil = Callable[[Path], object]

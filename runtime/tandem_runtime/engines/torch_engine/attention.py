@@ -1,4 +1,4 @@
-"""Knows how the ragged queries of a step attend to the keys and values of their sessions.
+"""Knows how the ragged queries of a step attend to the keys and values of their sessions, by torch's operations.
 
 Refuses to know models, sampling, and what a block of the cache is made of.
 
@@ -7,12 +7,8 @@ own sequence.
 
 Queries of one row are packed into tiles of equal height, so that all rows attend in a few calls however ragged the
 step is: single queries, short runs and prompt chunks each have a height of their own. With g query heads per key head
-a tile of m queries is a matrix of m x g rows against the keys of one head (grouped queries need no copies then).
-
-What makes a query's bits independent of its company: keys are padded to one of few counts, `padded_keys`, where masked
-ones weigh exactly 0, and a matrix has at least `least_rows` rows, because libraries multiply fewer rows by another
-order of summation. They also sum over some numbers of keys in two halves: MKL on AVX2 does so for 256 and 320 float32
-keys (and torch takes 512 at a time), which is why those counts are passed over.
+a tile of m queries is a matrix of m x g rows against the keys of one head (grouped queries need no copies then). Keys
+are padded to a multiple of `KEYS_AT_ONCE`, where masked ones weigh exactly 0.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,21 +18,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tandem_runtime.engines.torch_engine.cache import BLOCK_TOKENS, KeyValueCache, places_of
+from tandem_runtime.engines.torch_engine.cache import BLOCK_TOKENS, KeyValueCache, begun_by, places_of
 from tandem_runtime.ports import Row
 
-__all__ = ["Attention", "padded_keys"]
+__all__ = ["Attention"]
 
-_KEY_COUNTS, _KEYS_AT_ONCE = (64, 128, 192, 384, 512), 512
-
+KEYS_AT_ONCE = 64
 _RUN_TILE, _RUN_LONGEST = 8, 16
 _CHUNK_TILE = 64
-
-
-def padded_keys(count: int) -> int:
-    """padded_keys(64) = 64, padded_keys(193) = 384, padded_keys(520) = 512 + 64."""
-    whole, rest = divmod(count, _KEYS_AT_ONCE)
-    return whole * _KEYS_AT_ONCE + (next(allowed for allowed in _KEY_COUNTS if allowed >= rest) if rest else 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,25 +39,22 @@ class _Tiles:
 
 
 class Attention:
-    """How the rows of one step attend: built once per step, called once per layer.
+    """`model.Attend` for the rows of one step: made once per step, called once per layer."""
 
-    `count` is how many flat rows there are: those of `rows` come first, the others are filling, and neither written
-    nor attended to.
-    """
-
-    def __init__(self, cache: KeyValueCache, rows: Sequence[Row], *, count: int, least_rows: int) -> None:
+    def __init__(self, cache: KeyValueCache, rows: Sequence[Row]) -> None:
         self._cache = cache
+        if begun := begun_by(rows):
+            cache.clear(begun)
         device = cache.like.device
         self._places = torch.tensor([place for row in rows for place in places_of(row)], device=device)
         self._groups = cache.config.num_attention_heads // cache.config.num_key_value_heads
-        members = _by_height(rows, single=-(-least_rows // self._groups))
+        members = _by_height(rows)
         self._tiles = [_tiles(cache, rows, height, groups=self._groups) for height, rows in members.items()]
-        self._homes = torch.tensor(_homes(members, count), device=device)
+        self._homes = torch.tensor(_homes(members, len(self._places)), device=device)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """`q` [n, heads, d], `k` and `v` [n, kv_heads, d] -> [n, heads, d]; see `model.Attend`."""
-        written = len(self._places)
-        self._cache.write(layer, self._places, k[:written], v[:written])
+        self._cache.write(layer, self._places, k, v)
         mixed = [self._mixed(layer, tiles, q) for tiles in self._tiles]
         return (mixed[0] if len(mixed) == 1 else torch.cat(mixed))[self._homes]
 
@@ -90,20 +76,20 @@ class Attention:
         return by_query.reshape(-1, key_heads * self._groups, width)
 
 
-def _by_height(rows: Sequence[Row], *, single: int) -> dict[int, list[tuple[int, Row]]]:
+def _by_height(rows: Sequence[Row]) -> dict[int, list[tuple[int, Row]]]:
     """The rows by the height of their tiles, each with the flat index of its first token."""
     members: dict[int, list[tuple[int, Row]]] = {}
     first = 0
     for row in rows:
         count = len(row.tokens)
-        height = single if count == 1 else max(single, _RUN_TILE if count <= _RUN_LONGEST else _CHUNK_TILE)
+        height = 1 if count == 1 else _RUN_TILE if count <= _RUN_LONGEST else _CHUNK_TILE
         members.setdefault(height, []).append((first, row))
         first += count
     return members
 
 
 def _homes(members: Mapping[int, Sequence[tuple[int, Row]]], count: int) -> list[int]:
-    """Where each of `count` flat rows stands among the places of all tiles; anywhere, for a filling row."""
+    """Where each of `count` flat rows stands among the places of all tiles."""
     homes = [0] * count
     place = 0
     for height, rows in members.items():
@@ -124,7 +110,7 @@ def _tiles(cache: KeyValueCache, members: Sequence[tuple[int, Row]], height: int
             places += [(first + i, row.start + i) for i in range(begin, begin + count)]
             places += [(first + begin, row.start + begin)] * (height - count)
     device = cache.like.device
-    seen = padded_keys(max(at for _, at in places) + 1)
+    seen = -(-(max(at for _, at in places) + 1) // KEYS_AT_ONCE) * KEYS_AT_ONCE
     source, at = torch.tensor(places, device=device).view(len(owners), height, 2).unbind(-1)
     tables = torch.tensor([_table(row, seen, cache.zeros) for row in owners], device=device)
     return _Tiles(tables, source, _mask(at, cache.like.dtype, seen=seen, groups=groups))

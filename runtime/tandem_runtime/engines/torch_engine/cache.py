@@ -42,6 +42,7 @@ class KeyValueCache:
         self.zeros = blocks
         shape = (2 * config.num_hidden_layers, blocks + 1, BLOCK_TOKENS, config.num_key_value_heads, config.head_dim)
         self._memory = torch.zeros(shape, dtype=dtype, device=device)
+        self._layer_bytes = self._memory[0].nbytes
         flat = self._memory.view(*shape[:1], -1, *shape[3:])
         self._by_position = list(zip(flat[0::2], flat[1::2], strict=True))
         by_block = self._memory.view(*shape[:2], -1)
@@ -55,6 +56,11 @@ class KeyValueCache:
     @property
     def nbytes(self) -> int:
         return self._memory.nbytes
+
+    def addresses(self, layer: int) -> tuple[int, int]:
+        """Where in memory a layer's keys and values begin, for who brings an order of its own into their blocks."""
+        keys = self._memory.data_ptr() + 2 * layer * self._layer_bytes
+        return keys, keys + self._layer_bytes
 
     def write(self, layer: int, places: Tensor, keys: Tensor, values: Tensor) -> None:
         """`keys` and `values` [n, kv_heads, d] to the `places` [n] that `places_of` names."""

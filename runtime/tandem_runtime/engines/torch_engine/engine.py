@@ -5,12 +5,10 @@ Refuses to know sessions, sampling and scheduling.
 All rows of a step go through the decoder as one flat batch; only hidden rows whose logits are wanted meet the head.
 
 **Row invariance.** On a CPU the logits of a token must not depend on what else is in the step, or speculation could
-change the text at a near tie. Here every operation but products with weights and attention treats rows apart. Our own
-product does too (see `linear`); attention, and torch's product where ours cannot be built, are made independent of
-their company by padding (see `attention`). How much padding that takes is a property of the machine's libraries: fewer
-than 4 rows take another path through MKL on AVX2, for instance. So it is found when the model is loaded: the smallest
-padding for which pieces of a sequence, alone and in company, have the bits that the whole sequence has. If none does,
-or on a GPU, the engine says `NearTie`.
+change the text at a near tie. Our own arithmetic treats rows apart by construction: products (`linear`) and what lies
+between them (`between`). When a model is loaded, pieces of a sequence are computed alone and in company all the same,
+by one layer, and the engine says `Bitwise` if they have the bits that the whole sequence has. Where our own cannot be
+built, and on a GPU, torch computes, which picks routine and order of summation by the number of rows: `NearTie`.
 """
 
 import logging
@@ -19,29 +17,24 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.blocks import BlockId, Blocks, Copy
 from tandem_runtime.domain.errors import ModelRefused, Overloaded
+from tandem_runtime.engines.native import NotBuilt
 from tandem_runtime.engines.options import AS_IS, EngineOptions
 from tandem_runtime.engines.screens import screens
 from tandem_runtime.engines.torch_engine.adapters import Adapter, adapted_by, read_adapter
 from tandem_runtime.engines.torch_engine.architectures import read_config
-from tandem_runtime.engines.torch_engine.attention import Attention
-from tandem_runtime.engines.torch_engine.cache import (
-    BLOCK_TOKENS,
-    KeyValueCache,
-    begun_by,
-    block_bytes,
-    blocks_within,
-)
+from tandem_runtime.engines.torch_engine.between import Between, TorchBetween
+from tandem_runtime.engines.torch_engine.cache import BLOCK_TOKENS, KeyValueCache, block_bytes, blocks_within
 from tandem_runtime.engines.torch_engine.fused import FusedDecoder
 from tandem_runtime.engines.torch_engine.linear import Multiplier, multiplier_for
 from tandem_runtime.engines.torch_engine.loading import load_decoder
-from tandem_runtime.engines.torch_engine.model import Decoder
+from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig
+from tandem_runtime.engines.torch_engine.native_between import NativeBetween, built
 from tandem_runtime.engines.torch_engine.quantised import BITS, load_quantised, quantised_multiplier
 from tandem_runtime.engines.torch_engine.room import refuse_without_room
 from tandem_runtime.memory import available_bytes
@@ -53,22 +46,11 @@ logger = logging.getLogger(__name__)
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
-PADDINGS = (4, 8, 16)
-"""Least rows of a matrix product, in the order in which they are tried."""
+PROBE_TOKENS = 70
+"""More than four blocks of keys and values."""
 
-PROBE_TOKENS = 540
-"""Long enough for every number of keys that attention multiplies at once."""
-
-PROBE_PIECES = (
-    *((at, 1) for at in (0, 1, 62, 63, 64, 65, 127, 128, 149, 191, 192, 383, 384, 511, 512, 539)),
-    *((at, 2) for at in (1, 63, 100, 300)),
-    *((at, 6) for at in (0, 3, 59, 64, 120, 144, 189, 380, 509)),
-    *((at, 20) for at in (0, 50, 130, 185, 500)),
-    (0, 70),
-    (70, 80),
-    (150, 240),
-)
-"""Start and size of the pieces computed again: every kind of tile, across the borders of padded key counts."""
+PROBE_PIECES = ((0, 1), (0, 20), (1, 2), (15, 1), (16, 1), (17, 5), (30, 9), (40, 30), (63, 6), (69, 1))
+"""Start and size of the pieces computed again: across the borders of blocks and of every kind of tile."""
 
 COMPANY_TOKENS = 16
 
@@ -89,7 +71,9 @@ class TorchModel:
         kv_blocks: int | None = None,
         multiplier: Multiplier | None = None,
     ) -> None:
-        self.multiplier = multiplier or multiplier_for(decoder.model.embed_tokens.weight.device)
+        embedding = decoder.model.embed_tokens.weight
+        self.multiplier = multiplier or multiplier_for(embedding.device)
+        self._between = _between(self.multiplier, decoder.config, like=embedding)
         self._decoder = FusedDecoder(decoder, length=max_length, linear=self.multiplier.linear)
         weight = self._decoder.embedding
         self._device = weight.device
@@ -99,8 +83,7 @@ class TorchModel:
         self._cache = KeyValueCache(decoder.config, blocks=count, dtype=weight.dtype, device=self._device)
         self.blocks = Blocks(count, block_tokens=BLOCK_TOKENS)
         self._adapters: dict[AdapterDigest, Adapter] = {}
-        self._padding = PADDINGS[0]
-        self.determinism = self._settle_padding()
+        self.determinism = "Bitwise" if self._is_row_invariant() else "NearTie"
 
     @property
     def vocab_size(self) -> int:
@@ -120,12 +103,7 @@ class TorchModel:
             raise Overloaded("the device is out of memory; try again later") from error
 
     def read_adapter(self, folder: Path) -> ReadAdapter:
-        """As `ports.AdaptableModel`. Refuses them where rows are independent in products of the weights' sizes only."""
-        if self.determinism == "Bitwise" and not self.multiplier.row_invariant:
-            raise ModelRefused(
-                f"{folder}: adapters need products whose rows are independent at every size, and here is "
-                f"{self.multiplier.about}; install a C compiler"
-            )
+        """As `ports.AdaptableModel`."""
         try:
             adapter = read_adapter(folder, self._decoder.config, like=self._decoder.embedding)
         except (MemoryError, RuntimeError) as error:
@@ -145,39 +123,18 @@ class TorchModel:
     @torch.inference_mode()
     def _logits(self, rows: Sequence[Row]) -> Logits:
         """[sum of outputs, vocab]"""
-        wanted = _wanted(rows)
-        picked = torch.tensor(wanted + [0] * (self._least_rows - len(wanted)), device=self._device)
-        logits = self._decoder.logits(self._hidden(rows)[picked])[: len(wanted)]
-        array: Logits = logits.float().cpu().numpy()
+        wanted = torch.tensor(_wanted(rows), dtype=torch.int64, device=self._device)
+        array: Logits = self._decoder.logits(self._hidden(rows)[wanted]).float().cpu().numpy()
         return array
 
     @torch.inference_mode()
     def _hidden(self, rows: Sequence[Row], *, layers: int | None = None) -> Tensor:
-        """[sum of tokens, and filling rows, hidden] after the first `layers`; None: after all."""
-        filling = max(0, self._least_rows - sum(len(row.tokens) for row in rows))
+        """[sum of tokens, hidden] after the first `layers`; None: after all."""
         places = [(token, row.start + i) for row in rows for i, token in enumerate(row.tokens)]
-        places += [(0, 0)] * filling
-        tokens, positions = torch.tensor(places, device=self._device).unbind(1)
-        if begun := begun_by(rows):
-            self._cache.clear(begun)
-        attend = Attention(self._cache, rows, count=len(places), least_rows=self._padding)
+        tokens, positions = torch.tensor(places, device=self._device).T.contiguous()
+        step = self._between.step(self._cache, rows)
         adapt = adapted_by(self._adapters, rows, linear=self.multiplier.linear, device=self._device)
-        return self._decoder.hidden(tokens, positions, attend, adapt=adapt, layers=layers)
-
-    @property
-    def _least_rows(self) -> int:
-        """Of a product with weights; attention has least rows of its own."""
-        return 1 if self.multiplier.row_invariant else self._padding
-
-    def _settle_padding(self) -> str:
-        if self._device.type != "cpu":
-            return "NearTie"
-        for padding in PADDINGS:
-            self._padding = padding
-            if self._is_row_invariant():
-                return "Bitwise"
-        self._padding = 1
-        return "NearTie"
+        return self._decoder.hidden(tokens, positions, step, adapt=adapt, layers=layers)
 
     def _is_row_invariant(self) -> bool:
         """Do pieces of a sequence have the same bits as the whole, alone and beside another row?
@@ -185,27 +142,31 @@ class TorchModel:
         The last block keeps the company, since one session may be all that there is memory for; where there is but one
         block, no step ever has company.
         """
+        if isinstance(self._between, TorchBetween):
+            return False
         count = min(PROBE_TOKENS, max(1, self.blocks.count - 1) * BLOCK_TOKENS, self.max_length)
         tokens = tuple((7 * i * i + i) % self.vocab_size for i in range(count))
         table = tuple(BlockId(block) for block in reversed(range(self.blocks.count)))
-        company = Row(table[-1:], 0, tokens[:COMPANY_TOKENS], outputs=1)
+        company = Row(table[-1:], 0, tokens[:COMPANY_TOKENS], outputs=0)
         companies = ([], [company]) if self.blocks.count > 1 else ([],)
-        whole = self._probed([Row(table, 0, tokens, outputs=count)])
+        whole = self._hidden([Row(table, 0, tokens, outputs=0)], layers=1)
         for start, size in sorted(PROBE_PIECES, reverse=True):  # a piece overwrites what stands beyond its start
-            piece = Row(table, start, tokens[start : start + size], outputs=size)
-            if start + size > count:
-                continue
-            for beside in companies:
-                if not np.array_equal(self._probed([piece, *beside])[:size], whole[start : start + size]):
+            piece = Row(table, start, tokens[start : start + size], outputs=0)
+            for beside in companies if start + size <= count else ():
+                if not torch.equal(self._hidden([piece, *beside], layers=1)[:size], whole[start : start + size]):
                     return False
         return True
 
-    def _probed(self, rows: Sequence[Row]) -> Logits:
-        """What is compared of wanted rows: logits, but where only attention is in doubt what one layer makes of it."""
-        if not self.multiplier.row_invariant:
-            return self._logits(rows)
-        array: Logits = self._hidden(rows, layers=1)[_wanted(rows)].float().numpy()
-        return array
+
+def _between(multiplier: Multiplier, config: DecoderConfig, *, like: Tensor) -> Between:
+    """Our own beside our own product: they stand for rows that do not depend on each other, or neither does."""
+    if not multiplier.row_invariant:
+        return TorchBetween(config, device=like.device)
+    try:
+        return NativeBetween(built(), config, dtype=like.dtype)
+    except NotBuilt as reason:
+        logger.warning("torch computes what lies between products, since ours was not built: %s", reason)
+        return TorchBetween(config, device=like.device)
 
 
 def load_torch_model(options: EngineOptions) -> TorchModel:

@@ -3,8 +3,9 @@
 Refuses to know caches, batching and files, as `model` does; training stays there.
 
 With a handful of rows, a step of a small model is spent on starting operations, not in them. So products that share
-their input become one, at load: Q, K and V, and the two halves of the feed-forward. The rotation is a table over
-positions, and turns the heads of queries and keys together: for a pair (a, b) of a head at angle t
+their input become one, at load: Q, K and V, and the two halves of the feed-forward. What lies between products is a
+`Step`'s. The rotation is a table over positions, and turns the heads of queries and keys together: for a pair (a, b) of
+a head at angle t
 
     (a, b) cos t + (b, a) (-sin t, sin t)
 
@@ -19,7 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tandem_runtime.engines.torch_engine.model import Attend, Decoder, DecoderConfig, Linear, rotation_at
+from tandem_runtime.engines.torch_engine.between import Step
+from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig, Linear, rotation_at
+from tandem_runtime.engines.torch_engine.shelf import Shelf
 
 __all__ = ["JOINED", "Adapt", "FusedDecoder", "Place"]
 
@@ -74,31 +77,27 @@ class FusedDecoder:
         weights = dict(decoder.named_parameters())
         self.config = decoder.config
         self._linear = linear
-        self.embedding: Tensor = weights["model.embed_tokens.weight"]
-        self._head = weights.get("lm_head.weight", self.embedding)
+        shelf = _shelf_for([weight for weight in weights.values() if weight.dim() > 1])
+        self.embedding: Tensor = _joined([weights["model.embed_tokens.weight"]], shelf)
+        self._head = _joined([weights["lm_head.weight"]], shelf) if "lm_head.weight" in weights else self.embedding
         self._norm = weights["model.norm.weight"]
-        self._epsilon = torch.tensor(self.config.rms_norm_eps, device=self.embedding.device)
-        self._layers = [_layer(weights, index, self.config) for index in range(self.config.num_hidden_layers)]
+        self._layers = [_layer(weights, index, self.config, shelf) for index in range(self.config.num_hidden_layers)]
         self._table = _rotation_table(self.config, length, like=self.embedding)
 
     def hidden(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        attend: Attend,
-        *,
-        adapt: Adapt | None = None,
-        layers: int | None = None,
+        self, tokens: Tensor, positions: Tensor, step: Step, *, adapt: Adapt | None = None, layers: int | None = None
     ) -> Tensor:
         """As `Decoder.hidden`, for `tokens` and `positions` [n], by the first `layers` only; None: by all."""
         x = functional.embedding(tokens, self.embedding)
-        turns = self._table[positions]
-        for index, layer in enumerate(self._layers[:layers]):
-            queries, keys, values = self._heads(self._normed(x, layer.attention_norm), layer, turns, adapt)
-            x = x + self._product(attend(index, queries, keys, values).flatten(1), layer.out, adapt)
-            gate, up = self._product(self._normed(x, layer.feed_norm), layer.gate_up, adapt).chunk(2, dim=-1)
-            x = x + self._product(functional.silu(gate) * up, layer.down, adapt)
-        return self._normed(x, self._norm)
+        used = self._layers[:layers]
+        normed = step.normed(x, used[0].attention_norm)
+        for index, (layer, norm) in enumerate(zip(used, self._norms_after(used), strict=True)):
+            qkv = self._product(normed, layer.qkv, adapt)
+            mixed = step.mixed(index, qkv, layer.head_norms, self._table, positions)
+            x, normed = step.added(x, self._product(mixed, layer.out, adapt), layer.feed_norm)
+            gated = step.gated(self._product(normed, layer.gate_up, adapt))
+            x, normed = step.added(x, self._product(gated, layer.down, adapt), norm)
+        return normed
 
     def logits(self, hidden: Tensor) -> Tensor:
         """As `Decoder.logits`."""
@@ -109,32 +108,18 @@ class FusedDecoder:
         biased = out if product.bias is None else out + product.bias
         return biased if adapt is None else adapt(product.place, x, biased)
 
-    def _heads(self, x: Tensor, layer: _Layer, turns: Tensor, adapt: Adapt | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows [n, hidden] -> turned queries, turned keys, values, each [n, its heads, d]."""
-        heads, key_heads = self.config.num_attention_heads, self.config.num_key_value_heads
-        by_head = self._product(x, layer.qkv, adapt).view(len(x), -1, self.config.head_dim)
-        turning, values = torch.split(by_head, [heads + key_heads, key_heads], dim=1)
-        if layer.head_norms is not None:
-            turning = self._normed(turning, layer.head_norms)
-        cosine, sine = turns.chunk(2, dim=-1)
-        turned = torch.addcmul(turning * cosine, turning.roll(self.config.head_dim // 2, dims=-1), sine)
-        queries, keys = torch.split(turned, [heads, key_heads], dim=1)
-        return queries, keys, values
-
-    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        """`functional.rms_norm`, by the length of each row: half as many operations on a CPU."""
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
-        scale = torch.addcmul(self._epsilon, length, length, value=1 / x.shape[-1]).rsqrt_()
-        return (x * scale).to(x.dtype) * weight
+    def _norms_after(self, layers: Sequence[_Layer]) -> list[Tensor]:
+        """What norms the rows that each of `layers` makes."""
+        return [*(layer.attention_norm for layer in layers[1:]), self._norm]
 
 
-def _layer(weights: Mapping[str, nn.Parameter], index: int, config: DecoderConfig) -> _Layer:
+def _layer(weights: Mapping[str, nn.Parameter], index: int, config: DecoderConfig, shelf: Shelf) -> _Layer:
     name = f"model.layers.{index}"
 
     def joined(product: str) -> _Product:
         parts = JOINED[product]
         biases = [weights[bias] for part in parts if (bias := f"{name}.{part}_proj.bias") in weights]
-        weight = _joined([weights[f"{name}.{part}_proj.weight"] for part in parts])
+        weight = _joined([weights[f"{name}.{part}_proj.weight"] for part in parts], shelf)
         return _Product((index, product), weight, torch.cat([bias.detach() for bias in biases]) if biases else None)
 
     return _Layer(
@@ -153,12 +138,16 @@ def _head_norms(weights: Mapping[str, nn.Parameter], name: str, config: DecoderC
     return torch.cat((query.expand(config.num_attention_heads, -1), key.expand(config.num_key_value_heads, -1)))
 
 
-def _joined(weights: Sequence[nn.Parameter]) -> Tensor:
+def _shelf_for(weights: Sequence[Tensor]) -> Shelf:
+    return Shelf(sum(weight.numel() for weight in weights), count=len(weights), like=weights[0])
+
+
+def _joined(weights: Sequence[nn.Parameter], shelf: Shelf) -> Tensor:
     """Weights [outputs, inputs] as one of [all outputs, inputs], of which they become views."""
-    whole = torch.cat([weight.detach() for weight in weights])
+    whole = shelf.take(sum(map(len, weights)), weights[0].shape[1])
     parts = torch.split(whole, [len(weight) for weight in weights])
     for weight, part in zip(weights, parts, strict=True):
-        weight.data = part
+        weight.data = part.copy_(weight.detach())
     return whole
 
 

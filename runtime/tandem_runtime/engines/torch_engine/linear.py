@@ -5,8 +5,7 @@ Refuses to know layers, caches and steps.
 A verify of K + 1 rows reads the same weights as one row does, so it should cost nearly the same, and a row must have
 the same bits in either. Libraries give neither: they pick another routine, and another order of summation, by the
 number of rows. `product.c` does both, built (by `engines.native`) when an engine first loads. Where that cannot be,
-torch multiplies and the engine says why; it then finds out by trial which amount of filling rows makes rows
-independent, if any does.
+torch multiplies and the engine says why.
 """
 
 import ctypes
@@ -51,9 +50,9 @@ class NativeProduct:
             product.restype = ctypes.c_int
 
     def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
-        (rows, inputs), outputs = x.shape, len(weight)
+        (rows, inputs), (outputs, taken) = x.shape, weight.shape
         x = x.contiguous()
-        if weight.shape != (outputs, inputs) or weight.dtype is not x.dtype or not weight.is_contiguous():
+        if taken != inputs or weight.dtype is not x.dtype or not weight.is_contiguous():
             raise ValueError(
                 f"a weight {list(weight.shape)} {weight.dtype} does not suit rows {list(x.shape)} {x.dtype}"
             )

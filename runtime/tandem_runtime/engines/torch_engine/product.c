@@ -136,17 +136,17 @@ INLINED void tile(const Product *p, long row, long output, const int rows, const
         for (; from + outputs <= until; from += outputs) tile(p, row, from, rows, outputs, narrow);            \
         for (; from < until; from++) tile(p, row, from, rows, 1, narrow);                                      \
     }
-#define STRIPS(type, narrow)                                                                                   \
+#define STRIPS(type, narrow, outputs_of_2)                                                                     \
     STRIP(type##_1, 1, 6, narrow)                                                                              \
-    STRIP(type##_2, 2, 3, narrow)                                                                              \
+    STRIP(type##_2, 2, outputs_of_2, narrow)                                                                   \
     STRIP(type##_3, 3, 2, narrow)                                                                              \
     STRIP(type##_4, 4, 2, narrow)                                                                              \
     STRIP(type##_5, 5, 2, narrow)                                                                              \
     static const Strip type[MOST_ROWS] = {type##_1, type##_2, type##_3, type##_4, type##_5};
 
 typedef void (*Strip)(const Product *p, long row, long from, long until);
-STRIPS(float32, 0)
-STRIPS(bfloat16, 1)
+STRIPS(float32, 0, 4)
+STRIPS(bfloat16, 1, 3)
 
 /* All rows, in strips of nearly equal height, against the outputs from..until. */
 static void block(const Product *p, const Strip *strips, long from, long until) {
