@@ -20,6 +20,7 @@ from tandem_runtime.engines.native import NotBuilt
 from tandem_runtime.engines.options import WEIGHTS, EngineOptions
 from tandem_runtime.engines.torch_engine import quantised
 from tandem_runtime.engines.torch_engine.engine import TorchModel, load_torch_model
+from tandem_runtime.engines.torch_engine.linear import multiplier_for
 from tandem_runtime.engines.torch_engine.loading import load_decoder
 from tandem_runtime.engines.torch_engine.quantised import (
     BITS,
@@ -185,8 +186,17 @@ def test_where_ours_cannot_be_built_torch_multiplies_and_says_so(monkeypatch: py
 
     monkeypatch.setattr(quantised, "built", unbuilt)
     chosen = quantised_multiplier(torch.device("cpu"))
-    assert (chosen.linear, chosen.row_invariant) == (plain_product, False)
+    assert not chosen.row_invariant
+    x, weight = numbers(1, 3, 40), packed(numbers(2, 5, 40), bits=8)
+    assert bits(chosen.linear(x, weight)) == bits(plain_product(x, weight))
     assert chosen.about == "packed weights by torch, since ours was not built: there is no C compiler"
+
+
+def test_weights_that_are_not_packed_meet_rows_as_in_any_engine() -> None:
+    """Those of adapters."""
+    x, weight = numbers(1, 3, 40), numbers(2, 5, 40)
+    here = torch.device("cpu")
+    assert bits(quantised_multiplier(here).linear(x, weight)) == bits(multiplier_for(here).linear(x, weight))
 
 
 @pytest.mark.parametrize("tied", [True, False])
