@@ -139,12 +139,12 @@ def _head_norms(weights: Mapping[str, nn.Parameter], name: str, config: DecoderC
 
 
 def _shelf_for(weights: Sequence[Tensor]) -> Shelf:
-    return Shelf(sum(weight.numel() for weight in weights), count=len(weights), like=weights[0])
+    return Shelf(sum(weight.nbytes for weight in weights), count=len(weights), device=weights[0].device)
 
 
 def _joined(weights: Sequence[nn.Parameter], shelf: Shelf) -> Tensor:
     """Weights [outputs, inputs] as one of [all outputs, inputs], of which they become views."""
-    whole = shelf.take(sum(map(len, weights)), weights[0].shape[1])
+    whole = shelf.take(sum(map(len, weights)), like=weights[0])
     parts = torch.split(whole, [len(weight) for weight in weights])
     for weight, part in zip(weights, parts, strict=True):
         weight.data = part.copy_(weight.detach())

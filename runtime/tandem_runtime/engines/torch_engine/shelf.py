@@ -11,36 +11,37 @@ weights of a small model are smaller than one. So on a CPU all of them are put i
 import ctypes
 import mmap
 
+import torch
 from torch import Tensor
 
 __all__ = ["Shelf"]
 
 ALIGNED = 64
-"""Numbers: every weight begins where a line of the processor's cache does."""
+"""Bytes: every weight begins where a line of the processor's cache does."""
 
 
 class Shelf:
-    """Memory for `count` weights of `numbers` numbers in all, of the type and device of `like`.
+    """Memory for `count` weights of `size` bytes in all, of whatever types, on one device.
 
     On a CPU the system gives memory page by page when it is written: a weight takes its share once it is put here.
     """
 
-    def __init__(self, numbers: int, *, count: int, like: Tensor) -> None:
-        self._like = like
-        self._free = _huge(numbers + count * ALIGNED, like) if like.device.type == "cpu" else None
+    def __init__(self, size: int, *, count: int, device: torch.device) -> None:
+        self._free = _huge(size + count * ALIGNED) if device.type == "cpu" else None
 
-    def take(self, rows: int, width: int) -> Tensor:
-        """A weight [rows, width] that holds anything."""
+    def take(self, rows: int, *, like: Tensor) -> Tensor:
+        """A weight [rows, width] of the type and width of `like` that holds anything."""
+        width = like.shape[1]
         if self._free is None:
-            return self._like.new_empty(rows, width)
-        taken = self._free[: rows * width]
-        self._free = self._free[-(-rows * width // ALIGNED) * ALIGNED :]
-        return taken.view(rows, width)
+            return like.new_empty(rows, width)
+        size = rows * width * like.itemsize
+        taken, self._free = self._free[:size], self._free[-(-size // ALIGNED) * ALIGNED :]
+        return taken.view(like.dtype).view(rows, width)
 
 
-def _huge(numbers: int, like: Tensor) -> Tensor:
-    """A row of numbers, in large pages where the system has them; it is as good without."""
-    memory = like.new_empty(numbers)
+def _huge(size: int) -> Tensor:
+    """So many bytes, in large pages where the system has them; it is as good without."""
+    memory = torch.empty(size, dtype=torch.uint8)
     advice: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
     if advice is not None:
         begin = -(-memory.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
