@@ -189,7 +189,7 @@ def model_of(dtype: torch.dtype, noise: float) -> TorchModel:
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, ...]:
     if not multiplier_for(torch.device("cpu")).row_invariant:
-        return ()  # where products are independent of their company by padding alone, adapters are refused
+        return ()  # without our product rows round by company, and so would those of adapters
     weights = decoder(noise=0.0).state_dict()
     return tuple(saved_adapter(tmp_path / name, weights, seed=seed) for seed, name in enumerate(["poet", "clerk"]))
 

@@ -144,7 +144,7 @@ def _shelf_for(weights: Sequence[Tensor]) -> Shelf:
 
 def _joined(weights: Sequence[nn.Parameter], shelf: Shelf) -> Tensor:
     """Weights [outputs, inputs] as one of [all outputs, inputs], of which they become views."""
-    whole = shelf.take(sum(map(len, weights)), like=weights[0])
+    whole = shelf.take(sum(map(len, weights)), weights[0].shape[1], weights[0].dtype)
     parts = torch.split(whole, [len(weight) for weight in weights])
     for weight, part in zip(weights, parts, strict=True):
         weight.data = part.copy_(weight.detach())

@@ -16,32 +16,33 @@ from torch import Tensor
 
 __all__ = ["Shelf"]
 
-ALIGNED = 64
-"""Bytes: every weight begins where a line of the processor's cache does."""
+ALIGNED_BYTES = 64
+"""Every weight begins where a line of the processor's cache does."""
 
 
 class Shelf:
-    """Memory for `count` weights of `size` bytes in all, of whatever types, on one device.
+    """Memory on `device` for `count` weights of `nbytes` bytes in all.
 
     On a CPU the system gives memory page by page when it is written: a weight takes its share once it is put here.
     """
 
-    def __init__(self, size: int, *, count: int, device: torch.device) -> None:
-        self._free = _huge(size + count * ALIGNED) if device.type == "cpu" else None
+    def __init__(self, nbytes: int, *, count: int, device: torch.device) -> None:
+        self._device = device
+        self._free = _huge(nbytes + count * ALIGNED_BYTES) if device.type == "cpu" else None
 
-    def take(self, rows: int, *, like: Tensor) -> Tensor:
-        """A weight [rows, width] of the type and width of `like` that holds anything."""
-        width = like.shape[1]
+    def take(self, rows: int, width: int, dtype: torch.dtype) -> Tensor:
+        """A weight [rows, width] that holds anything."""
         if self._free is None:
-            return like.new_empty(rows, width)
-        size = rows * width * like.itemsize
-        taken, self._free = self._free[:size], self._free[-(-size // ALIGNED) * ALIGNED :]
-        return taken.view(like.dtype).view(rows, width)
+            return torch.empty(rows, width, dtype=dtype, device=self._device)
+        size = rows * width * dtype.itemsize
+        taken = self._free[:size]
+        self._free = self._free[-(-size // ALIGNED_BYTES) * ALIGNED_BYTES :]
+        return taken.view(dtype).view(rows, width)
 
 
-def _huge(size: int) -> Tensor:
-    """So many bytes, in large pages where the system has them; it is as good without."""
-    memory = torch.empty(size, dtype=torch.uint8)
+def _huge(nbytes: int) -> Tensor:
+    """Bytes, in large pages where the system has them; they are as good without."""
+    memory = torch.empty(nbytes, dtype=torch.uint8)
     advice: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
     if advice is not None:
         begin = -(-memory.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
