@@ -20,6 +20,7 @@ from tandem_runtime.engines.native import NotBuilt
 from tandem_runtime.engines.options import WEIGHTS, EngineOptions
 from tandem_runtime.engines.torch_engine import quantised
 from tandem_runtime.engines.torch_engine.engine import TorchModel, load_torch_model
+from tandem_runtime.engines.torch_engine.linear import multiplier_for
 from tandem_runtime.engines.torch_engine.loading import load_decoder
 from tandem_runtime.engines.torch_engine.quantised import (
     BITS,
@@ -31,6 +32,7 @@ from tandem_runtime.engines.torch_engine.quantised import (
     quantised_multiplier,
     unpacked,
 )
+from tandem_runtime.engines.torch_engine.room import weight_bytes
 from tandem_runtime.model_folder import digests_of
 from tandem_runtime.ports import Row
 from tandem_runtime.role_server import load_model
@@ -184,8 +186,17 @@ def test_where_ours_cannot_be_built_torch_multiplies_and_says_so(monkeypatch: py
 
     monkeypatch.setattr(quantised, "built", unbuilt)
     chosen = quantised_multiplier(torch.device("cpu"))
-    assert (chosen.linear, chosen.row_invariant) == (plain_product, False)
+    assert not chosen.row_invariant
+    x, weight = numbers(1, 3, 40), packed(numbers(2, 5, 40), bits=8)
+    assert bits(chosen.linear(x, weight)) == bits(plain_product(x, weight))
     assert chosen.about == "packed weights by torch, since ours was not built: there is no C compiler"
+
+
+def test_weights_that_are_not_packed_meet_rows_as_in_any_engine() -> None:
+    """Those of adapters."""
+    x, weight = numbers(1, 3, 40), numbers(2, 5, 40)
+    here = torch.device("cpu")
+    assert bits(quantised_multiplier(here).linear(x, weight)) == bits(multiplier_for(here).linear(x, weight))
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -204,6 +215,8 @@ def test_a_loaded_model_holds_its_products_packed_and_nothing_twice(weights: str
             assert weight.dtype is (torch.int8 if weights == "int8" or name == "lm_head.weight" else torch.uint8)
         else:
             assert torch.equal(weight, wanted[name].bfloat16())
+    held = sum(weight.nbytes for weight in decoder.parameters())
+    assert weight_bytes(plain.config, torch.bfloat16, weights=weights) == held
 
 
 def test_rounded_weights_are_another_model_with_the_same_tokenizer() -> None:

@@ -26,9 +26,9 @@ from torch.nn import functional
 
 from tandem_runtime.engines import native
 from tandem_runtime.engines.native import NotBuilt
-from tandem_runtime.engines.torch_engine.linear import FLAGS, Multiplier
+from tandem_runtime.engines.torch_engine.linear import FLAGS, Multiplier, multiplier_for
 from tandem_runtime.engines.torch_engine.loading import load_decoder
-from tandem_runtime.engines.torch_engine.model import Decoder
+from tandem_runtime.engines.torch_engine.model import Decoder, Linear
 
 __all__ = [
     "BITS",
@@ -36,6 +36,7 @@ __all__ = [
     "built",
     "load_quantised",
     "packed",
+    "packed_bytes",
     "plain_product",
     "quantised_multiplier",
     "unpacked",
@@ -70,6 +71,18 @@ def load_quantised(folder: Path, *, bits: int, dtype: torch.dtype, device: str) 
         decoder.lm_head = nn.Linear(inputs, outputs, bias=False, device="meta")
         decoder.lm_head.weight = nn.Parameter(packed(embedding, bits=HEAD_BITS), requires_grad=False)
     return decoder
+
+
+def packed_bytes(decoder: Decoder, *, bits: int, dtype: torch.dtype) -> int:
+    """What all weights of a decoder of this shape take when `load_quantised` has loaded them."""
+    products = {name: module.weight for name, module in decoder.named_modules() if isinstance(module, nn.Linear)}
+    plain = sum(weight.numel() for weight in decoder.parameters()) - sum(weight.numel() for weight in products.values())
+    products.setdefault("lm_head", decoder.model.embed_tokens.weight)
+    lines = (
+        len(weight) * _line_bytes(weight.shape[1], HEAD_BITS if name == "lm_head" else bits)
+        for name, weight in products.items()
+    )
+    return plain * dtype.itemsize + sum(lines)
 
 
 def packed(weight: Tensor, *, bits: int) -> Tensor:
@@ -157,15 +170,27 @@ def plain_product(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def quantised_multiplier(device: torch.device) -> Multiplier:
-    """Our own product of packed weights on a CPU, if it can be built; else torch's."""
+    """Our own product of packed weights on a CPU, if it can be built; else torch's.
+
+    Weights that are not packed, as those of adapters, meet rows as in any engine.
+    """
+    plain = multiplier_for(device)
+    product, native, about = _product_for(device)
+
+    def linear(x: Tensor, weight: Tensor) -> Tensor:
+        return (product if weight.dtype in TYPES.values() else plain.linear)(x, weight)
+
+    return Multiplier(linear, row_invariant=native and plain.row_invariant, about=about)
+
+
+def _product_for(device: torch.device) -> tuple[Linear, bool, str]:
+    """The product of packed weights there, whether it is our own, and a line about how it came."""
     if device.type != "cpu":
-        return Multiplier(plain_product, row_invariant=False, about=f"packed weights by torch on {device.type}")
+        return plain_product, False, f"packed weights by torch on {device.type}"
     try:
-        product = NativeQuantisedProduct(built())
+        return NativeQuantisedProduct(built()), True, "packed weights by ours, built for this processor"
     except NotBuilt as reason:
-        about = f"packed weights by torch, since ours was not built: {reason}"
-        return Multiplier(plain_product, row_invariant=False, about=about)
-    return Multiplier(product, row_invariant=True, about="packed weights by ours, built for this processor")
+        return plain_product, False, f"packed weights by torch, since ours was not built: {reason}"
 
 
 def built() -> Path:

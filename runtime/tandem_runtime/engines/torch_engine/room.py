@@ -6,34 +6,35 @@ An operating system lends memory that it does not have: keys and values that are
 is killed when they fill up, in the middle of other people's requests. So room is asked for when a model is loaded.
 """
 
-from collections.abc import Iterable
-
 import torch
-from torch import Tensor
 
 from tandem_runtime.domain.errors import ModelRefused
-from tandem_runtime.engines.options import EngineOptions
+from tandem_runtime.engines.options import AS_IS, EngineOptions
 from tandem_runtime.engines.torch_engine.cache import block_bytes
 from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig
+from tandem_runtime.engines.torch_engine.quantised import BITS, packed_bytes
 
 __all__ = ["refuse_without_room", "weight_bytes"]
 
 
-def weight_bytes(config: DecoderConfig, dtype: torch.dtype) -> int:
-    """What all weights take, a tied head counted once."""
+def weight_bytes(config: DecoderConfig, dtype: torch.dtype, *, weights: str = AS_IS) -> int:
+    """What all weights take, a tied head counted once unless it is rounded."""
     with torch.device("meta"):
-        weights: Iterable[Tensor] = Decoder(config).state_dict().values()
-    return sum(weight.numel() for weight in weights) * dtype.itemsize
+        decoder = Decoder(config)
+    if weights != AS_IS:
+        return packed_bytes(decoder, bits=BITS[weights], dtype=dtype)
+    return sum(weight.numel() for weight in decoder.parameters()) * dtype.itemsize
 
 
 def refuse_without_room(
     options: EngineOptions, config: DecoderConfig, *, dtype: torch.dtype, blocks: int, available: int
 ) -> None:
     """Raises ModelRefused where weights, and keys and values of `blocks`, take more than `available` bytes."""
-    weights, memory = weight_bytes(config, dtype), (blocks + 1) * block_bytes(config, dtype)
+    weights, memory = weight_bytes(config, dtype, weights=options.weights), (blocks + 1) * block_bytes(config, dtype)
     if weights + memory <= available:
         return
-    held = f"{options.model}: its weights take {_gigabytes(weights)} as {options.dtype}"
+    kind = options.dtype if options.weights == AS_IS else options.weights
+    held = f"{options.model}: its weights take {_gigabytes(weights)} as {kind}"
     there = f"but {_gigabytes(available)} are available"
     if weights >= available:
         raise ModelRefused(f"{held}, {there}; take a smaller model, a narrower --dtype or a larger machine")
