@@ -22,7 +22,8 @@ from tandem_runtime.engines.torch_engine.native_between import NativeBetween, bu
 from tandem_runtime.ports import Row
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-CLOSE = {torch.float32: {"rtol": 1e-4, "atol": 1e-5}, torch.bfloat16: {"rtol": 0.02, "atol": 0.1}}
+CLOSE = {torch.float32: (1e-4, 1e-5), torch.bfloat16: (0.02, 0.1)}
+"""Relative and absolute."""
 CPU = torch.device("cpu")
 
 
@@ -57,6 +58,11 @@ def shaped(*, head_dim: int = 8, groups: int = 1, key_heads: int = 1, width: int
 
 def numbers(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def assert_near(given: Tensor, wanted: Tensor) -> None:
+    relative, absolute = CLOSE[given.dtype]
+    torch.testing.assert_close(given, wanted, rtol=relative, atol=absolute)
 
 
 def bits(rows: Tensor) -> bytes:
@@ -99,7 +105,7 @@ def test_norms_sums_and_gates_are_torchs_and_each_row_is_by_itself(
         alone = found(ours, slice(row, row + 1))
         assert [bits(part[row]) for part in together] == [bits(part[0]) for part in alone]
     for given_, wanted in zip(together, found(theirs, slice(None)), strict=True):
-        torch.testing.assert_close(given_, wanted, **CLOSE[dtype])
+        assert_near(given_, wanted)
 
 
 @dataclass(frozen=True)
@@ -168,7 +174,7 @@ def test_attention_is_torchs_and_each_query_is_by_itself(
     for given_, wanted in zip(
         whole, mixed(TorchBetween(config, device=CPU), theirs, pieces, turns, norms), strict=True
     ):
-        torch.testing.assert_close(given_, wanted, **CLOSE[dtype])
+        assert_near(given_, wanted)
     kept = memory(config, dtype, blocks=20)
     at, sizes = [0, 0], (1, 1, 5, 16, 9, 1, 2, 40, 3, 64, 8)
     for turn in range(40):
@@ -179,7 +185,8 @@ def test_attention_is_torchs_and_each_query_is_by_itself(
         ]
         if not step:
             break
-        found = mixed(native(config, dtype), kept, [(both[which], *span) for which, *span in step], turns, norms)
+        parts = [(both[which], start, count) for which, start, count in step]
+        found = mixed(native(config, dtype), kept, parts, turns, norms)
         for (which, start, count), rows in zip(step, found, strict=True):
             assert bits(rows) == bits(whole[which][start : start + count])
             at[which] += count
@@ -194,7 +201,7 @@ def test_a_late_query_sees_a_long_context_as_torch_does(dtype: torch.dtype) -> N
     kept, theirs = (memory(config, dtype, blocks=69) for _ in range(2))
     [whole] = mixed(native(config, dtype), kept, [(session, 0, 1100)], turns, None)
     [wanted] = mixed(TorchBetween(config, device=CPU), theirs, [(session, 0, 1100)], turns, None)
-    torch.testing.assert_close(whole, wanted, **CLOSE[dtype])
+    assert_near(whole, wanted)
     [again] = mixed(native(config, dtype), kept, [(session, 1090, 5)], turns, None)
     assert bits(again) == bits(whole[1090:1095])
 
