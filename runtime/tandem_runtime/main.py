@@ -183,7 +183,7 @@ def _add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--kv-bytes",
         type=partial(positive_number, most=LARGEST_MEMORY),
-        help="memory for keys and values (default: as much as all sessions need at full length)",
+        help="memory for keys and values (default: as all sessions need at full length, half of what is free at most)",
     )
 
 

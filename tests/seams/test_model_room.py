@@ -13,7 +13,7 @@ from tandem_runtime.engines.torch_engine import engine
 from tandem_runtime.engines.torch_engine.architectures import read_config
 from tandem_runtime.engines.torch_engine.engine import load_torch_model
 from tandem_runtime.engines.torch_engine.model import DecoderConfig
-from tandem_runtime.engines.torch_engine.room import refuse_without_room, weight_bytes
+from tandem_runtime.engines.torch_engine.room import lent_blocks, weight_bytes
 
 CONFIG = DecoderConfig(
     vocab_size=1000,
@@ -40,27 +40,38 @@ def test_weights_take_what_the_files_hold(name: str, tied: bool, tmp_path: Path)
     assert weight_bytes(read_config(tmp_path), torch.float32) == 4 * held
 
 
-def test_what_fits_to_the_last_byte_is_taken() -> None:
-    refuse_without_room(ASKED, CONFIG, dtype=torch.bfloat16, blocks=9, available=WEIGHTS + 10 * BLOCK)
+@pytest.mark.parametrize(
+    ("asked", "left", "blocks"),
+    [
+        (ASKED, 2 * 10_000 * BLOCK, 64 * 32),
+        (ASKED, 2 * 100 * BLOCK, 99),
+        (ASKED, 2 * 33 * BLOCK, 32),
+        (replace(ASKED, max_sessions=3), 2 * 97 * BLOCK, 96),
+        (replace(ASKED, kv_bytes=34 * BLOCK), 34 * BLOCK, 33),
+    ],
+    ids=["enough for all", "for some", "for one", "for all of three", "to the last byte, as asked"],
+)
+def test_keys_and_values_get_what_sessions_need_and_half_of_what_weights_leave_at_most(
+    asked: EngineOptions, left: int, blocks: int
+) -> None:
+    assert lent_blocks(asked, CONFIG, dtype=torch.bfloat16, length=512, available=WEIGHTS + left) == blocks
 
 
 @pytest.mark.parametrize(
-    ("asked", "short", "told"),
+    ("asked", "left", "told"),
     [
-        (ASKED, WEIGHTS + 10 * BLOCK, "take a smaller model, a narrower --dtype or a larger machine"),
+        (ASKED, 0, "take a smaller model, a narrower --dtype or a larger machine"),
         (
-            replace(ASKED, max_sessions=3),
-            1,
-            f"values of --max-sessions 3, as long as the model allows, {BLOCK * 10 / 1e9:.3g} GB",
+            ASKED,
+            65 * BLOCK,
+            f"one session .* needs {33 * BLOCK} bytes: lower --max-length, or give --kv-bytes {65 * BLOCK}",
         ),
-        (replace(ASKED, max_length=48), 1, f"of --max-length 48, .*, or give --kv-bytes {10 * BLOCK - 1} at most"),
-        (replace(ASKED, kv_bytes=10 * BLOCK), 9, f"give --kv-bytes {10 * BLOCK - 9} at most"),
+        (replace(ASKED, kv_bytes=34 * BLOCK), 34 * BLOCK - 9, f"give --kv-bytes {34 * BLOCK - 9} at most"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_numbers_and_what_to_do(asked: EngineOptions, short: int, told: str) -> None:
-    available = WEIGHTS + 10 * BLOCK - short
+def test_what_does_not_fit_is_refused_with_numbers_and_what_to_do(asked: EngineOptions, left: int, told: str) -> None:
     with pytest.raises(ModelRefused, match=f"folder: its weights take .* GB as bf16.* {told}"):
-        refuse_without_room(asked, CONFIG, dtype=torch.bfloat16, blocks=9, available=available)
+        lent_blocks(asked, CONFIG, dtype=torch.bfloat16, length=512, available=WEIGHTS + left)
 
 
 def test_a_folder_that_does_not_fit_is_refused_before_a_weight_is_read(
@@ -70,5 +81,5 @@ def test_a_folder_that_does_not_fit_is_refused_before_a_weight_is_read(
     for file in tmp_path.glob("*.safetensors"):
         file.write_bytes(b"what would be refused if it were read")
     monkeypatch.setattr(engine, "available_bytes", lambda: 100_000)
-    with pytest.raises(ModelRefused, match=r"its weights take .* GB as fp32, but 0\.0001 GB are available"):
+    with pytest.raises(ModelRefused, match=r"its weights take .* GB as fp32, and 0\.0001 GB are available"):
         load_torch_model(EngineOptions(model=str(tmp_path), device="cpu"))

@@ -242,7 +242,6 @@ def test_weights_that_memory_does_not_hold_are_refused(folder: Path, monkeypatch
         ({"max_length": 0}, "--max-length 0"),
         ({"max_sessions": 0}, "--max-sessions 0"),
         ({"threads": 0}, "--threads 0"),
-        ({"max_sessions": 10**12}, f"--max-sessions {10**12}.*lower"),
         ({"kv_bytes": 57343}, "--kv-bytes 57343: one session of --max-length 200 needs 57344 bytes"),
     ],
 )

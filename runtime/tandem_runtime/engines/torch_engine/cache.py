@@ -18,7 +18,7 @@ from tandem_runtime.domain.blocks import Copy
 from tandem_runtime.engines.torch_engine.model import DecoderConfig
 from tandem_runtime.ports import Row
 
-__all__ = ["BLOCK_TOKENS", "KeyValueCache", "begun_by", "block_bytes", "blocks_within", "places_of"]
+__all__ = ["BLOCK_TOKENS", "KeyValueCache", "begun_by", "block_bytes", "blocks_of", "blocks_within", "places_of"]
 
 BLOCK_TOKENS = 16
 """Positions per block: a session wastes half of that on average, and a prefix is shared up to a multiple of it."""
@@ -32,6 +32,11 @@ def block_bytes(config: DecoderConfig, dtype: torch.dtype) -> int:
 def blocks_within(budget_bytes: int, config: DecoderConfig, dtype: torch.dtype) -> int:
     """How many blocks sequences can use in so many bytes, the block of zeros left out; 0 or less: there is no room."""
     return budget_bytes // block_bytes(config, dtype) - 1
+
+
+def blocks_of(length: int) -> int:
+    """How many blocks `length` positions stand in."""
+    return -(-length // BLOCK_TOKENS)
 
 
 class KeyValueCache:

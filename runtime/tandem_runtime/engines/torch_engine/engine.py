@@ -29,14 +29,14 @@ from tandem_runtime.engines.screens import screens
 from tandem_runtime.engines.torch_engine.adapters import Adapter, adapted_by, read_adapter
 from tandem_runtime.engines.torch_engine.architectures import read_config
 from tandem_runtime.engines.torch_engine.between import Between, TorchBetween
-from tandem_runtime.engines.torch_engine.cache import BLOCK_TOKENS, KeyValueCache, block_bytes, blocks_within
+from tandem_runtime.engines.torch_engine.cache import BLOCK_TOKENS, KeyValueCache, block_bytes, blocks_of
 from tandem_runtime.engines.torch_engine.fused import FusedDecoder
 from tandem_runtime.engines.torch_engine.linear import Multiplier, multiplier_for
 from tandem_runtime.engines.torch_engine.loading import load_decoder
 from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig
 from tandem_runtime.engines.torch_engine.native_between import NativeBetween, built
 from tandem_runtime.engines.torch_engine.quantised import BITS, load_quantised, quantised_multiplier
-from tandem_runtime.engines.torch_engine.room import refuse_without_room
+from tandem_runtime.engines.torch_engine.room import lent_blocks
 from tandem_runtime.memory import available_bytes
 from tandem_runtime.ports import Logits, ReadAdapter, Row
 
@@ -79,7 +79,7 @@ class TorchModel:
         self._device = weight.device
         self.max_length = max_length
         self.max_sessions = max_sessions
-        count = max_sessions * _blocks_of(max_length) if kv_blocks is None else kv_blocks
+        count = max_sessions * blocks_of(max_length) if kv_blocks is None else kv_blocks
         self._cache = KeyValueCache(decoder.config, blocks=count, dtype=weight.dtype, device=self._device)
         self.blocks = Blocks(count, block_tokens=BLOCK_TOKENS)
         self._adapters: dict[AdapterDigest, Adapter] = {}
@@ -181,9 +181,8 @@ def load_torch_model(options: EngineOptions) -> TorchModel:
     for option, value in sizes:
         if value < 1:
             raise ModelRefused(f"{option} {value}: give 1 or more")
-    blocks = None if options.kv_bytes is None else _budgeted_blocks(folder, options.kv_bytes, dtype, length=length)
-    lent = options.max_sessions * _blocks_of(length) if blocks is None else blocks
-    refuse_without_room(options, read_config(folder), dtype=dtype, blocks=lent, available=_available(device))
+    available = available_bytes() if device == "cpu" else torch.cuda.mem_get_info(device)[0]
+    blocks = lent_blocks(options, read_config(folder), dtype=dtype, length=length, available=available)
     torch.set_num_threads(options.threads)
     decoder = _loaded(folder, weights=options.weights, dtype=dtype, device=device)
     multiplier = (multiplier_for if options.weights == AS_IS else quantised_multiplier)(torch.device(device))
@@ -191,11 +190,6 @@ def load_torch_model(options: EngineOptions) -> TorchModel:
     about = (device, options.dtype, options.weights, model.determinism, multiplier.about, screens().about)
     logger.info("loaded device=%s dtype=%s weights=%s determinism=%s products: %s; screens: %s", *about)
     return model
-
-
-def _available(device: str) -> int:
-    """Bytes that can be taken there."""
-    return available_bytes() if device == "cpu" else torch.cuda.mem_get_info(device)[0]
 
 
 def _with_memory(
@@ -237,22 +231,6 @@ def _loaded(folder: Path, *, dtype: torch.dtype, device: str, weights: str) -> D
         raise ModelRefused(
             f"{folder}: {device} has no memory for its weights as {dtype}; take a smaller model"
         ) from error
-
-
-def _budgeted_blocks(folder: Path, kv_bytes: int, dtype: torch.dtype, *, length: int) -> int:
-    """How many blocks `kv_bytes` pay for. Raises ModelRefused where that is less than one session needs."""
-    config = read_config(folder)
-    blocks, needed = blocks_within(kv_bytes, config, dtype), _blocks_of(length)
-    if blocks < needed:
-        raise ModelRefused(
-            f"--kv-bytes {kv_bytes}: one session of --max-length {length} needs "
-            f"{(needed + 1) * block_bytes(config, dtype)} bytes; give as much, or lower --max-length"
-        )
-    return blocks
-
-
-def _blocks_of(length: int) -> int:
-    return -(-length // BLOCK_TOKENS)
 
 
 def _is_of_memory(error: Exception) -> bool:

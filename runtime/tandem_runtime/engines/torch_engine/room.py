@@ -10,11 +10,14 @@ import torch
 
 from tandem_runtime.domain.errors import ModelRefused
 from tandem_runtime.engines.options import AS_IS, EngineOptions
-from tandem_runtime.engines.torch_engine.cache import block_bytes
+from tandem_runtime.engines.torch_engine.cache import block_bytes, blocks_of, blocks_within
 from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig
 from tandem_runtime.engines.torch_engine.quantised import BITS, packed_bytes
 
-__all__ = ["refuse_without_room", "weight_bytes"]
+__all__ = ["lent_blocks", "weight_bytes"]
+
+DEFAULT_SHARE = 0.5
+"""The rest is for what steps need in passing, and for another engine in the same process."""
 
 
 def weight_bytes(config: DecoderConfig, dtype: torch.dtype, *, weights: str = AS_IS) -> int:
@@ -26,25 +29,33 @@ def weight_bytes(config: DecoderConfig, dtype: torch.dtype, *, weights: str = AS
     return sum(weight.numel() for weight in decoder.parameters()) * dtype.itemsize
 
 
-def refuse_without_room(
-    options: EngineOptions, config: DecoderConfig, *, dtype: torch.dtype, blocks: int, available: int
-) -> None:
-    """Raises ModelRefused where weights, and keys and values of `blocks`, take more than `available` bytes."""
-    weights, memory = weight_bytes(config, dtype, weights=options.weights), (blocks + 1) * block_bytes(config, dtype)
-    if weights + memory <= available:
-        return
+def lent_blocks(
+    options: EngineOptions, config: DecoderConfig, *, dtype: torch.dtype, length: int, available: int
+) -> int:
+    """How many blocks of keys and values sessions of up to `length` positions get of `available` bytes.
+
+    `kv_bytes` says it. Left out, they get what all of them need at full length, but no more than DEFAULT_SHARE of what
+    the weights leave: then sessions wait for each other. Raises ModelRefused where one session would not fit, and where
+    more is asked for than there is.
+    """
+    weights, one = weight_bytes(config, dtype, weights=options.weights), blocks_of(length)
     kind = options.dtype if options.weights == AS_IS else options.weights
-    held = f"{options.model}: its weights take {_gigabytes(weights)} as {kind}"
-    there = f"but {_gigabytes(available)} are available"
-    if weights >= available:
-        raise ModelRefused(f"{held}, {there}; take a smaller model, a narrower --dtype or a larger machine")
-    if options.kv_bytes is not None:
-        raise ModelRefused(f"{held}, {there}; give --kv-bytes {available - weights} at most")
-    length = "as long as the model allows" if options.max_length is None else f"of --max-length {options.max_length}"
-    raise ModelRefused(
-        f"{held}, and the keys and values of --max-sessions {options.max_sessions}, {length}, {_gigabytes(memory)},"
-        f" {there}; lower --max-sessions or --max-length, or give --kv-bytes {available - weights} at most"
+    held = (
+        f"{options.model}: its weights take {_gigabytes(weights)} as {kind}, but {_gigabytes(available)} are available"
     )
+    left = available - weights
+    if left <= 0:
+        raise ModelRefused(f"{held}; take a smaller model, a narrower --dtype or a larger machine")
+    if options.kv_bytes is not None and options.kv_bytes > left:
+        raise ModelRefused(f"{held}; give --kv-bytes {left} at most")
+    budget = int(left * DEFAULT_SHARE) if options.kv_bytes is None else options.kv_bytes
+    blocks, needed = blocks_within(budget, config, dtype), (one + 1) * block_bytes(config, dtype)
+    if blocks >= one:
+        return blocks if options.kv_bytes is not None else min(blocks, options.max_sessions * one)
+    asked = f"one session of --max-length {length} needs {needed} bytes"
+    if options.kv_bytes is None:
+        raise ModelRefused(f"{held}; {asked}: lower --max-length, or give --kv-bytes {left} at most")
+    raise ModelRefused(f"--kv-bytes {options.kv_bytes}: {asked}; give as much, or lower --max-length")
 
 
 def _gigabytes(size: int) -> str:
