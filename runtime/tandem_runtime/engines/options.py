@@ -30,7 +30,8 @@ class EngineOptions:
     """`model` is a folder, or `scripted:module:function`, of which only lengths, memory and pace can be asked.
 
     `weights` is one of `WEIGHTS`. `device` "auto": the first CUDA device if there is one, else `threads` cores of the
-    CPU. `max_length` None: what the model was made for. `kv_bytes` None: what all sessions need at full length.
+    CPU. `max_length` None: what the model was made for. `kv_bytes` None: what all sessions need at full
+    length, but half of what is free at most.
     """
 
     model: str
