@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from benchmarks.peers.lines import Absent, Setting, Stream
+from tandem_runtime.engines.cores import allowed_cores
 
 ROOT = Path(__file__).parents[1]
 CALM_SECONDS = 0.4
@@ -169,4 +170,4 @@ def _share(ticks: int, seconds: float) -> float:
 
 
 def cores() -> int:
-    return len(os.sched_getaffinity(0))
+    return allowed_cores()

@@ -4,13 +4,14 @@ Refuses to know what was measured.
 """
 
 import json
-import os
 import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from tandem_runtime.engines.cores import allowed_cores
 
 RESULTS = Path(__file__).with_name("results")
 VECTOR_FLAGS = ("sse4", "avx", "fma", "f16c", "bmi", "amx")
@@ -36,9 +37,9 @@ def record(name: str, *, seed: int, figures: Mapping[str, float], samples: Mappi
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {
             "cpu": cpu_model(),
-            "cores": len(os.sched_getaffinity(0)),
+            "cores": allowed_cores(),
             "flags": cpu_flags(),
-            "system": platform.platform(),
+            "system": f"{platform.system()} {platform.machine()}",
         },
         "versions": {package: version(package) for package in ("tandem", "torch", "numpy", "grpcio")},
         "seed": seed,

@@ -51,8 +51,8 @@ class Silent:
 
 PATIENT = Deadlines(open_seconds=600, propose_seconds=600, verify_seconds=600)
 """A late answer is a slow one here, and not a lost engine."""
-ON = Bounds(1, 8)
-"""As a policy has them by default."""
+ON, LOOKING_UP = Bounds(1, 8), Bounds(1, 16)
+"""As `serve` has them by default, with --draft and with --drafter."""
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class Target:
 
 
 def _looking_up(drafter: Drafter) -> Callable[[Target], Drafting]:
-    return lambda target: Drafting(LookupDraft(drafter, target.capabilities, Clock()), is_free=True, bounds=ON)
+    return lambda target: Drafting(LookupDraft(drafter, target.capabilities, Clock()), is_free=True, bounds=LOOKING_UP)
 
 
 def _copy(weights: str) -> Callable[[Target], Drafting]:

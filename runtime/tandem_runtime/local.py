@@ -47,7 +47,7 @@ class LocalModel:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """A draft without a model. `bytes` bounds what it keeps of earlier outputs."""
+    """A draft without a model. `earlier_bytes` bounds what it keeps of earlier outputs."""
 
     drafter: Drafter
     earlier_bytes: int = EARLIER_BYTES

@@ -192,7 +192,12 @@ def add_serving_arguments(parser: argparse.ArgumentParser, *, port: int) -> None
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     add("--port", type=port_number, default=port, help="port to serve on (default %(default)s)")
-    add("--admin-port", type=port_number, default=8002, help="/healthz, /readyz, /metrics (default %(default)s)")
+    add(
+        "--admin-port",
+        type=port_number,
+        default=8002,
+        help="/healthz, /readyz, /metrics, /adapters (default %(default)s)",
+    )
     add(
         "--grace-seconds",
         type=positive_number,
@@ -268,7 +273,12 @@ def _add_api_arguments(parser: argparse.ArgumentParser) -> None:
     add_serving_arguments(parser, port=8000)
     add = parser.add_argument
     add("--tokenizer", type=Path, metavar="PATH", help="folder with the target's tokenizer.json")
-    add("--auth-file", type=Path, metavar="PATH", help="API keys, one `tenant:key` per line (default: open to all)")
+    add(
+        "--auth-file",
+        type=Path,
+        metavar="PATH",
+        help="API keys, `tenant:key` or `tenant:key weight=N` per line (default: open to all)",
+    )
     add("--max-requests", type=positive_number, default=256, help="choices in progress (default %(default)s)")
 
 

@@ -42,16 +42,27 @@ def _left(membership: Path, cgroup: Path) -> Iterator[int]:
         folder = cgroup.joinpath(*names[:depth])
         limit = folder / "memory.max"
         if limit.is_file() and (allowed := limit.read_text().strip()) != "max":
-            yield int(allowed) - _working_set(folder)
+            yield int(allowed) - _held_bytes(folder)
 
 
 def _working_set(cgroup: Path) -> int:
-    return int((cgroup / "memory.current").read_text()) - _inactive_file_bytes(cgroup / "memory.stat")
+    return _current_bytes(cgroup) - _statistics(cgroup)["inactive_file"]
 
 
-def _inactive_file_bytes(stat: Path) -> int:
+def _held_bytes(cgroup: Path) -> int:
+    """Without any page of a file: those that were read twice, as weights are, are in use to Kubernetes, but go too."""
+    statistics = _statistics(cgroup)
+    return _current_bytes(cgroup) - statistics["inactive_file"] - statistics["active_file"]
+
+
+def _current_bytes(cgroup: Path) -> int:
+    return int((cgroup / "memory.current").read_text())
+
+
+def _statistics(cgroup: Path) -> dict[str, int]:
     """`name value` lines."""
-    return next(int(line.split()[1]) for line in stat.read_text().splitlines() if line.startswith("inactive_file "))
+    lines = (line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+    return {name: int(value) for name, value in lines}
 
 
 def _resident_bytes(status: Path) -> int:

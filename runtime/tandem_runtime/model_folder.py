@@ -27,7 +27,7 @@ LARGE_BYTES = 1 << 30
 
 _MODEL_FILES = ("*.safetensors", "config.json", "generation_config.json")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-_ADAPTER_FILES = ("adapter_model.safetensors", "adapter_config.json")
+ADAPTER_FILES = ("adapter_model.safetensors", "adapter_config.json")
 _OTHER_WEIGHTS = ("*.bin", "*.gguf", "*.pth")
 _NEEDED = ("config.json", "tokenizer.json")
 
@@ -57,8 +57,8 @@ def tokenizer_digest_of(folder: Path) -> str:
 
 def adapter_digest_of(folder: Path) -> str:
     """Of a folder that holds an adapter as PEFT writes it. Raises ModelRefused."""
-    _check(folder, _ADAPTER_FILES, kind="adapter")
-    return _digest(folder, _ADAPTER_FILES)
+    _check(folder, ADAPTER_FILES, kind="adapter")
+    return _digest(folder, ADAPTER_FILES)
 
 
 def read_text(file: Path) -> str:
@@ -86,7 +86,11 @@ def read_object(file: Path) -> dict[str, Any]:
 
 
 def _check(folder: Path, needed: Sequence[str], *, kind: str = "model") -> None:
-    if not folder.is_dir():
+    try:
+        found = folder.is_dir()
+    except OSError as error:
+        raise ModelRefused(f"{folder} cannot be read: {error.strerror}") from error
+    if not found:
         what = "is a file" if folder.exists() else "does not exist"
         raise ModelRefused(f"{folder} {what}; name a folder with {', '.join(needed)}")
     missing = [pattern for pattern in needed if not any(map(Path.is_file, folder.glob(pattern)))]

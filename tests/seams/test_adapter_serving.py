@@ -160,6 +160,16 @@ async def test_places_outside_the_folder_are_refused_before_they_are_looked_at(f
                 await target.adapters.load("one", uri)
         with pytest.raises(ModelRefused, match=r"does not exist; name a folder with adapter_model\.safetensors"):
             await target.adapters.load("one", folders.joinpath("adapters", "absent").as_uri())
+        (folders / "adapters" / "round").symlink_to(folders / "adapters" / "round")
+        with pytest.raises(BadRequest, match=r"names no folder|does not lie below"):
+            await target.adapters.load("one", folders.joinpath("adapters", "round").as_uri())
+        with pytest.raises(ModelRefused, match="cannot be read: File name too long"):
+            await target.adapters.load("one", folders.joinpath("adapters", "x" * 300).as_uri())
+        half = folders / "adapters" / "half"
+        half.mkdir()
+        (half / "adapter_config.json").symlink_to(folders / "elsewhere" / "adapter_config.json")
+        with pytest.raises(BadRequest, match=r"adapter_config\.json does not lie below"):
+            await target.adapters.load("one", half.as_uri())
         with pytest.raises(BadRequest, match="adapter's name"):
             await target.adapters.load("a:b", folders.joinpath("adapters", "one").as_uri())
         assert target.adapters.loaded == ()

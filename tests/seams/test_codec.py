@@ -165,7 +165,7 @@ ERRORS = [
     (TargetLost("broken"), TargetLost),
     (DraftLost("forgot"), SessionLost),
     (ModelRefused("no such file"), BadRequest),
-    (NotLoaded("no such adapter", parameter="model"), BadRequest),
+    (NotLoaded("no such adapter", parameter="model"), NotLoaded),
 ]
 
 

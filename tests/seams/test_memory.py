@@ -38,7 +38,9 @@ def made_container(folder: Path, limit: str, *, holds: int, of_files: int = 0) -
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "memory.max").write_text(f"{limit}\n")
     (folder / "memory.current").write_text(f"{holds}\n")
-    (folder / "memory.stat").write_text(f"anon {holds - of_files}\ninactive_file {of_files}\n")
+    (folder / "memory.stat").write_text(
+        f"anon {holds - of_files}\ninactive_file {of_files // 2}\nactive_file {of_files // 2}\n"
+    )
 
 
 @pytest.mark.parametrize(

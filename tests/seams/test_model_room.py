@@ -66,6 +66,7 @@ def test_keys_and_values_get_what_sessions_need_and_half_of_what_weights_leave_a
             65 * BLOCK,
             f"one session .* needs {33 * BLOCK} bytes: lower --max-length, or give --kv-bytes {65 * BLOCK}",
         ),
+        (ASKED, 20 * BLOCK, f"needs {33 * BLOCK} bytes: lower --max-length$"),
         (replace(ASKED, kv_bytes=34 * BLOCK), 34 * BLOCK - 9, f"give --kv-bytes {34 * BLOCK - 9} at most"),
     ],
 )
@@ -81,5 +82,5 @@ def test_a_folder_that_does_not_fit_is_refused_before_a_weight_is_read(
     for file in tmp_path.glob("*.safetensors"):
         file.write_bytes(b"what would be refused if it were read")
     monkeypatch.setattr(engine, "available_bytes", lambda: 100_000)
-    with pytest.raises(ModelRefused, match=r"its weights take .* GB as fp32, and 0\.0001 GB are available"):
+    with pytest.raises(ModelRefused, match=r"its weights take .* GB as fp32, but 0\.0001 GB are available"):
         load_torch_model(EngineOptions(model=str(tmp_path), device="cpu"))

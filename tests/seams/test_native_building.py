@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tandem_runtime.engines import native
-from tandem_runtime.engines.native import NotBuilt, built, loaded
+from tandem_runtime.engines.native import COMPILERS, NotBuilt, built, loaded
 
 
 @pytest.fixture
@@ -63,6 +63,11 @@ def test_a_compiler_that_fails_is_told_in_one_line(script: str, told: str, sourc
         built(source, tmp_path / "cache", compilers=[compiler(tmp_path, script)])
     assert "\n" not in str(failure.value)
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_compiler_that_cannot_is_no_matter_where_the_next_one_can(source: Path, tmp_path: Path) -> None:
+    failing = compiler(tmp_path, "echo 'cc: error: no such builtin' >&2; exit 1")
+    assert built(source, tmp_path / "cache", compilers=[failing, *COMPILERS]).exists()
 
 
 def test_without_a_compiler_a_folder_or_a_home_the_reason_is_told(

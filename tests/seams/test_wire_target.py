@@ -8,7 +8,7 @@ from tests.seams.gateway_peers import until
 from tests.seams.wire_peers import CAPABILITIES, CountingTarget, next_token, opening, run, target_link, verify
 
 from tandem_runtime.domain.adapters import AdapterDigest, AdapterFacts
-from tandem_runtime.domain.tokens import Incarnation, Opened, SessionId, Verdict
+from tandem_runtime.domain.tokens import Capabilities, Incarnation, Opened, SessionId, Verdict
 from tandem_runtime.wire import client
 
 
@@ -32,6 +32,28 @@ async def test_adapters_that_come_and_go_are_known_at_this_end_soon(monkeypatch:
         assert await remote.capabilities() == engine.capable
         engine.capable = CAPABILITIES
         await until(lambda: remote.adapters == ())
+
+
+class TakenAback(CountingTarget):
+    """Does not say what it has for some times."""
+
+    failures = 0
+
+    async def capabilities(self) -> Capabilities:
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("not now")
+        return await super().capabilities()
+
+
+async def test_an_engine_that_once_did_not_say_what_it_has_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "LOOK_AGAIN_SECONDS", 0.01)
+    engine = TakenAback()
+    async with target_link(engine) as (remote, _):
+        engine.failures = 2
+        await until(lambda: engine.failures == 0)
+        engine.capable = replace(CAPABILITIES, adapters=(AdapterFacts("legal", AdapterDigest("sha256:c"), 8, 1000),))
+        await until(lambda: remote.adapters == engine.capable.adapters)
 
 
 async def test_many_sessions_share_one_stream_and_each_gets_its_own_answers() -> None:

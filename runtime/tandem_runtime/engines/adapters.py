@@ -9,11 +9,12 @@ places named at run time must lie below one folder, chosen at the start; without
 import asyncio
 from collections.abc import Collection
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from tandem_runtime.domain.adapters import MOST_ADAPTERS, AdapterBook, AdapterDigest, AdapterFacts, refuse_bad_name
 from tandem_runtime.domain.errors import BadRequest
 from tandem_runtime.engines.step_loop import StepLoop
+from tandem_runtime.model_folder import ADAPTER_FILES
 from tandem_runtime.ports import AdaptableModel, ReadAdapter
 
 __all__ = ["Adapters", "LoopDesk"]
@@ -92,14 +93,27 @@ def _refuse_change(allowed: Path | None) -> Path:
 
 
 def _folder_at(uri: str, allowed: Path) -> Path:
-    """Raises BadRequest, and before the folder is looked at."""
-    try:
-        parts = urlsplit(uri)
-        folder = Path(unquote(parts.path)).resolve()
-    except ValueError as error:
-        raise BadRequest(f"uri = {uri!r} is no URI: {error}", parameter="uri") from error
+    """Raises BadRequest, and before the folder is looked at; then where a file of it is a link that leads out."""
+    parts, folder = _place(uri)
     if parts.scheme != "file" or parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
         raise BadRequest(f"uri = {uri!r}: give file:///PATH of a folder on this machine", parameter="uri")
-    if not folder.is_relative_to(allowed.resolve()):
-        raise BadRequest(f"uri = {uri!r} does not lie below {allowed}, which is --adapters-dir here", parameter="uri")
+    for place in (folder, *(folder / name for name in ADAPTER_FILES)):
+        if not _resolved(place, uri).is_relative_to(allowed.resolve()):
+            what = f"uri = {uri!r}: {place.name or place} does not lie below {allowed}, which is --adapters-dir here"
+            raise BadRequest(what, parameter="uri")
     return folder
+
+
+def _place(uri: str) -> tuple[SplitResult, Path]:
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:
+        raise BadRequest(f"uri = {uri!r} is no URI: {error}", parameter="uri") from error
+    return parts, _resolved(Path(unquote(parts.path)), uri)
+
+
+def _resolved(place: Path, uri: str) -> Path:
+    try:
+        return place.resolve()
+    except (ValueError, OSError, RuntimeError) as error:  # a loop of links is a RuntimeError
+        raise BadRequest(f"uri = {uri!r} names no folder: {error}", parameter="uri") from error

@@ -37,9 +37,16 @@ def cache_folder() -> Path:
 
 def built(source: Path, folder: Path, *, flags: Sequence[str] = (), compilers: Sequence[str] = COMPILERS) -> Path:
     """The library of `source` for this processor, from `folder` or newly built into it. Raises NotBuilt."""
-    compiler = next(filter(None, map(shutil.which, compilers)), None)
-    if compiler is None:
-        raise NotBuilt(f"there is no C compiler ({', '.join(compilers)}) on the path")
+    reason = NotBuilt(f"there is no C compiler ({', '.join(compilers)}) on the path")
+    for compiler in filter(None, map(shutil.which, compilers)):  # not every one knows what the sources ask for
+        try:
+            return _built_by(compiler, source, folder, flags)
+        except NotBuilt as error:
+            reason = error
+    raise reason
+
+
+def _built_by(compiler: str, source: Path, folder: Path, flags: Sequence[str]) -> Path:
     command = (compiler, *FLAGS, *flags)
     library = folder / f"{source.stem}-{_digest(source, command)}.so"
     try:
@@ -66,7 +73,7 @@ def _build(command: Sequence[str], source: Path, library: Path) -> None:
     with tempfile.TemporaryDirectory(dir=library.parent) as beside:
         new = Path(beside) / library.name
         whole = [*command, str(source), "-o", str(new)]
-        subprocess.run(whole, check=True, capture_output=True, text=True, timeout=BUILD_SECONDS)  # noqa: S603  # ours
+        subprocess.run(whole, check=True, capture_output=True, text=True, errors="replace", timeout=BUILD_SECONDS)  # noqa: S603  # ours
         os.replace(new, library)
 
 

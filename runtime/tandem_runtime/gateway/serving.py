@@ -38,6 +38,9 @@ from tandem_runtime.telemetry import Metrics
 ITEMS_AHEAD = 64
 """How far the sessions of a request may run ahead of a slow reader, in emissions."""
 
+MOST_LOOKAHEADS = 256
+"""Of revisions and adapters, far more than are ever in use at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -177,8 +180,13 @@ class Gateway:
 
     def lookahead(self, revision: PairRevision, *, adapter: AdapterDigest | None = None) -> Lookahead:
         """What is believed of a revision with an adapter, which its draft may guess better or worse; all its sessions
-        share it."""
-        return self._lookaheads.setdefault((revision.name, adapter), Lookahead())
+        share it. The least lately asked for is forgotten first."""
+        key = (revision.name, adapter)
+        known = self._lookaheads.pop(key) if key in self._lookaheads else Lookahead()
+        self._lookaheads[key] = known
+        if len(self._lookaheads) > MOST_LOOKAHEADS:
+            del self._lookaheads[next(iter(self._lookaheads))]
+        return known
 
     @asynccontextmanager
     async def answer(self, ask: Ask, *, request_id: str, session_key: str | None) -> AsyncIterator[Reply]:

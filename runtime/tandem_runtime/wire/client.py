@@ -166,11 +166,12 @@ class RemotePeer:
                 await asyncio.wait((looking,))
 
     async def _look_again(self, describe: Callable[[bytes], Awaitable[bytes]], link: Link) -> None:
-        """Keep the link's capabilities up to date. A failure is told by the stream, not here."""
-        with suppress(grpc.aio.AioRpcError, BadRequest):
-            while True:
-                await asyncio.sleep(LOOK_AGAIN_SECONDS)
-                link.capabilities = codec.read_capabilities(await describe(codec.describe_request()))
+        """Keep the link's capabilities up to date. A failure that lasts is told by the stream, not here."""
+        while True:
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
+            with suppress(grpc.aio.AioRpcError, BadRequest, TimeoutError):
+                async with asyncio.timeout(_CONNECT_SECONDS):
+                    link.capabilities = codec.read_capabilities(await describe(codec.describe_request()))
 
     def _drop(self, reason: str) -> None:
         self._linked.clear()

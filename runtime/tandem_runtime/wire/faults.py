@@ -9,6 +9,7 @@ from tandem_runtime.domain.errors import (
     DraftLost,
     ModelRefused,
     NotANumber,
+    NotLoaded,
     Overloaded,
     SessionLost,
     StaleOffset,
@@ -19,6 +20,7 @@ from tandem_runtime.wire import verify_pb2 as pb
 
 _KINDS: dict[type[TandemError], pb.ErrorKind] = {
     BadRequest: pb.ERROR_KIND_BAD_REQUEST,
+    NotLoaded: pb.ERROR_KIND_NOT_LOADED,
     ModelRefused: pb.ERROR_KIND_BAD_REQUEST,
     Overloaded: pb.ERROR_KIND_OVERLOADED,
     SessionLost: pb.ERROR_KIND_SESSION_LOST,
@@ -30,7 +32,7 @@ _KINDS: dict[type[TandemError], pb.ErrorKind] = {
     TandemError: pb.ERROR_KIND_INTERNAL,
 }
 
-# Failures without details of their own; the two that have some are read below.
+# Failures without details of their own; those that have some are read below.
 _PLAIN: dict[int, type[TandemError]] = {
     pb.ERROR_KIND_SESSION_LOST: SessionLost,
     pb.ERROR_KIND_STALE_OFFSET: StaleOffset,
@@ -59,6 +61,8 @@ def error_value(message: pb.Failure) -> TandemError:
     """The error that a failure stands for. Raises BadRequest for a kind that this release does not know."""
     if message.kind == pb.ERROR_KIND_BAD_REQUEST:
         return BadRequest(message.message, parameter=message.parameter or None)
+    if message.kind == pb.ERROR_KIND_NOT_LOADED:
+        return NotLoaded(message.message, parameter=message.parameter or None)
     if message.kind == pb.ERROR_KIND_OVERLOADED:
         return Overloaded(message.message, retry_after_seconds=message.retry_after_seconds)
     if message.kind in _PLAIN:

@@ -3,8 +3,9 @@
 Refuses to know which sequence a block belongs to, models, and how queries attend.
 
 The memory is one tensor [2 x layers, blocks + 1, block_tokens, kv_heads, head_dim], keys and values of a layer after
-each other. A token's keys are contiguous, so a block is gathered by one copy. The last block holds zeros for good: it
-stands in for what a sequence does not have where its keys are padded. Rolling back is writing again from an earlier
+each other. For torch a token's keys are contiguous, so a block is gathered by one copy; `native_between` keeps an order
+of its own inside a block. The last block holds zeros for good: it stands in for what a sequence does not have where its
+keys are padded. Rolling back is writing again from an earlier
 position: what stands beyond a query's position is masked, so it never needs to be erased. Only a block that is begun
 is cleared, since a masked key weighs 0, and 0 times the NaN of an earlier sequence would be NaN.
 """

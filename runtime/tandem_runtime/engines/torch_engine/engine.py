@@ -193,7 +193,7 @@ def load_torch_model(options: EngineOptions) -> TorchModel:
 
 
 def _with_memory(
-    decoder: Decoder, multiplier: Multiplier, *, max_sessions: int, max_length: int, kv_blocks: int | None
+    decoder: Decoder, multiplier: Multiplier, *, max_sessions: int, max_length: int, kv_blocks: int
 ) -> TorchModel:
     try:
         return TorchModel(

@@ -2,8 +2,8 @@
 
 Refuses to know whose room it is, and where numbers of it come from.
 
-An operating system lends memory that it does not have: keys and values that are all zeros take none, and the process
-is killed when they fill up, in the middle of other people's requests. So room is asked for when a model is loaded.
+An operating system lends memory that it does not have, and kills a process for it later. So whether there is room is
+asked before a model is loaded; its keys and values are then taken whole, and the next to ask sees what is left.
 """
 
 import torch
@@ -54,7 +54,8 @@ def lent_blocks(
         return blocks if options.kv_bytes is not None else min(blocks, options.max_sessions * one)
     asked = f"one session of --max-length {length} needs {needed} bytes"
     if options.kv_bytes is None:
-        raise ModelRefused(f"{held}; {asked}: lower --max-length, or give --kv-bytes {left} at most")
+        more = f", or give --kv-bytes {left} at most" if needed <= left else ""
+        raise ModelRefused(f"{held}; {asked}: lower --max-length{more}")
     raise ModelRefused(f"--kv-bytes {options.kv_bytes}: {asked}; give as much, or lower --max-length")
 
 
