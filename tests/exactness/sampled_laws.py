@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from tests.exactness.loops import Question, answer_of, exactly, stage_of
@@ -30,8 +31,12 @@ Model = Callable[[Prefix], list[float]]
 
 def of_laws(*laws: Sequence[float]) -> Model:
     """Logits whose softmax after a prefix is the law numbered by the prefix."""
-    rows = [[math.log(mass) if mass else -30.0 for mass in law] for law in laws]
-    return lambda prefix: rows[(len(prefix) + sum(prefix)) % len(rows)]
+    return partial(_row_after, [[math.log(mass) if mass else -30.0 for mass in law] for law in laws])
+
+
+def _row_after(rows: Sequence[list[float]], prefix: Prefix) -> list[float]:
+    """Of the module, as a setup goes to other processes."""
+    return rows[(len(prefix) + sum(prefix)) % len(rows)]
 
 
 AT_ONCE = 60

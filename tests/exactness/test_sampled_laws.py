@@ -3,6 +3,8 @@
 The full sizes run by `make exactness`; here a law that is wrong by .1 in total variation would be seen.
 """
 
+import pickle
+
 import pytest
 from tests.exactness.sampled_laws import Setup, controls, findings, looped_findings, setups
 from tests.exactness.statistics_of_counts import (
@@ -57,3 +59,8 @@ def test_holm_stops_at_the_first_p_value_that_is_large_enough() -> None:
 
 def test_a_count_where_the_law_has_no_mass_is_a_contradiction() -> None:
     assert judged("law", {0: 99, 1: 1}, {0: 1.0, 1: 0.0}).p_value == 0
+
+
+def test_setups_can_go_to_other_processes() -> None:
+    """As the command for the full size sends them."""
+    assert [str(pickle.loads(pickle.dumps(setup))) for setup in (*setups(), *controls())]  # our own
