@@ -25,11 +25,12 @@ from benchmarks.engine_cpu_figures import figures_of, tables
 from benchmarks.engine_cpu_search import STREAMS, Search
 from benchmarks.engine_cpu_steps import measured_steps
 from benchmarks.engine_cpu_turns import FULL, QUICK, Turns
-from benchmarks.engine_processes import busy_share, cores
+from benchmarks.engine_processes import busy_share
 from benchmarks.peers.environment import CACHE
 from benchmarks.record import record
 from benchmarks.smollm2 import Unavailable, smollm2_folder
 from benchmarks.workload import Prompt, prompts_digest, read_prompts
+from tandem_runtime.engines.cores import allowed_cores
 from tandem_runtime.tokenizer import FolderTokenizer
 
 SEED = 7
@@ -55,7 +56,7 @@ def main() -> None:
         samples = _compared(stable, entrants, prompts, quick=options.quick)
     turns = QUICK_STEP_TURNS if options.quick else STEP_TURNS
     print("\nwhat a step costs")
-    samples["steps"] = measured_steps(folder, threads=tuple(sorted({1, cores()})), turns=turns)
+    samples["steps"] = measured_steps(folder, threads=tuple(sorted({1, allowed_cores()})), turns=turns)
     samples |= {"busy_share_before": busy, "prompts_digest": prompts_digest()}
     figures = figures_of(samples)
     print("\n".join(tables(samples, figures)))
@@ -74,7 +75,7 @@ def _options() -> argparse.Namespace:
 def _looked(*, refuse: bool) -> float:
     """The share of the machine that others take now."""
     busy, load = busy_share(), os.getloadavg()[0]
-    print(f"{cores()} cores; others take {busy:.1%} of them, load average {load:.2f}")
+    print(f"{allowed_cores()} cores; others take {busy:.1%} of them, load average {load:.2f}")
     if busy > IDLE_SHARE:
         said = f"this machine is busy ({busy:.0%}): its figures would say little"
         if refuse:

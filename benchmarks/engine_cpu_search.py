@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 from benchmarks.engine_cpu_entrants import OURS, Absent, Entrant, Stable
 from benchmarks.engine_cpu_samples import Configuration, course, is_self_draft
-from benchmarks.engine_processes import Failed, cores
+from benchmarks.engine_processes import Failed
 from benchmarks.workload import Prompt
+from tandem_runtime.engines.cores import allowed_cores
 
 STREAMS = (1, 4, 16)
 TRIAL_TOKENS = {1: 40, 4: 16, 16: 12}
@@ -48,7 +49,7 @@ class Search:
 
     def enter(self, entrant: Entrant) -> None:
         """Try its settings: dtypes on all cores, other plain ways in the best dtype, one thread, speculation."""
-        most, (first, *others) = cores(), entrant.plain
+        most, (first, *others) = allowed_cores(), entrant.plain
         for dtype in entrant.dtypes:
             self._try(entrant, Configuration(entrant.name, first, dtype, most), STREAMS)
         best = self.best_plain(entrant.name, 1)

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from benchmarks.peers.lines import Absent, Setting, Stream
-from tandem_runtime.engines.cores import allowed_cores
 
 ROOT = Path(__file__).parents[1]
 CALM_SECONDS = 0.4
@@ -167,7 +166,3 @@ def _share(ticks: int, seconds: float) -> float:
     """Of all processors; a tick more or less is the counter's."""
     share = ticks / (seconds * TICKS_PER_SECOND * (os.cpu_count() or 1))
     return round(min(max(share, 0.0), 1.0), 4)
-
-
-def cores() -> int:
-    return allowed_cores()

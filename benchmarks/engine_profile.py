@@ -23,12 +23,12 @@ from typing import Any
 import torch
 
 from benchmarks.engine_cpu_steps import BYTES, own_blocks
-from benchmarks.engine_processes import cores
 from benchmarks.peers.tandem_engine import Tandem
 from benchmarks.record import record
 from benchmarks.smollm2 import smollm2_folder
 from benchmarks.workload import read_prompts
 from tandem_runtime.domain.tokens import Proposal, SamplingParameters, Verification
+from tandem_runtime.engines.cores import allowed_cores
 from tandem_runtime.engines.options import EngineOptions
 from tandem_runtime.engines.rejection import verify
 from tandem_runtime.engines.torch_engine.engine import DTYPES, TorchModel
@@ -140,18 +140,19 @@ def parts(measured: dict[str, float]) -> dict[str, float]:
 
 
 def main() -> None:
-    torch.set_num_threads(cores())
+    threads = allowed_cores()
+    torch.set_num_threads(threads)
     folder = smollm2_folder()
     samples = {dtype: profile(folder, dtype) for dtype in BYTES}
     figures: dict[str, float] = {}
-    print(f"{cores()} threads; milliseconds of one token" + "".join(f"{part:>12}" for part in (*PARTS, "token")))
+    print(f"{threads} threads; milliseconds of one token" + "".join(f"{part:>12}" for part in (*PARTS, "token")))
     for dtype, measured in samples.items():
         token = round(measured["token"] * 1e3, 3)
         figures |= {f"{part}_ms_{dtype}": value for part, value in parts(measured).items()} | {
             f"token_ms_{dtype}": token
         }
         print(f"{dtype:36}" + "".join(f"{value:12.2f}" for value in (*parts(measured).values(), token)))
-    print(record("engine_profile", seed=SEED, figures=figures, samples={"seconds": samples, "threads": cores()}))
+    print(record("engine_profile", seed=SEED, figures=figures, samples={"seconds": samples, "threads": threads}))
 
 
 if __name__ == "__main__":

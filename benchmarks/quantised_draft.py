@@ -24,9 +24,10 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.coupled_verify import PAIRS
+from benchmarks.engine_cpu_steps import own_blocks
 from benchmarks.record import record
 from benchmarks.smollm2 import smollm2_folder
-from tandem_runtime.domain.blocks import BlockId
 from tandem_runtime.domain.tokens import SamplingParameters, TokenId
 from tandem_runtime.engines.options import AS_IS, WEIGHTS, EngineOptions
 from tandem_runtime.engines.sampler import coupled_choice
@@ -41,7 +42,6 @@ from tandem_runtime.tokenizer import FolderTokenizer
 SEED, ROUNDS, POSITION, LENGTH = 7, 4, 128, 256
 ROWS = (1, 2, 4, 8)
 PROMPTS, TOKENS = {"pair": 12, "smollm2": 4}, 40
-PAIRS = Path(__file__).parents[1] / "examples" / "pairs"
 CPU = torch.device("cpu")
 
 
@@ -51,17 +51,12 @@ def options(folder: Path, weights: str) -> EngineOptions:
     )
 
 
-def blocks_of(model: TorchModel) -> tuple[BlockId, ...]:
-    """All there are: the model holds one session."""
-    return tuple(BlockId(block) for block in range(model.blocks.count))
-
-
 def written(model: TorchModel, prompt: tuple[TokenId, ...], parameters: SamplingParameters) -> list[TokenId]:
     """`TOKENS` tokens after the prompt, end tokens or not."""
     text: list[TokenId] = []
     at, piece = 0, prompt
     while len(text) < TOKENS:
-        [[row]] = model.forward([Row(blocks_of(model), at, piece, 1)])
+        [[row]] = model.forward([Row(own_blocks(model), at, piece, 1)])
         at, piece = at + len(piece), (coupled_choice(row, parameters, len(text)),)
         text += piece
     return text
@@ -72,7 +67,7 @@ def guessed(
 ) -> list[TokenId]:
     """What the model would choose at each position of `text`, given what comes before."""
     tokens = (*prompt, *text[:-1])
-    [rows] = model.forward([Row(blocks_of(model), 0, tokens, len(text))])
+    [rows] = model.forward([Row(own_blocks(model), 0, tokens, len(text))])
     return [coupled_choice(row, parameters, at) for at, row in enumerate(rows)]
 
 
@@ -111,13 +106,13 @@ class Way:
         return milliseconds(lambda: [self.linear(inputs[size], weight) for size, weight in self.products])
 
     def step(self, rows: int) -> float:
-        row = Row(blocks_of(self.model), POSITION, tuple(range(rows)), rows)
+        row = Row(own_blocks(self.model), POSITION, tuple(range(rows)), rows)
         return milliseconds(lambda: self.model.forward([row]))
 
 
 def way(folder: Path, weights: str) -> Way:
     model = load_torch_model(options(folder, weights))
-    model.forward([Row(blocks_of(model), 0, tuple(range(POSITION)), 1)])
+    model.forward([Row(own_blocks(model), 0, tuple(range(POSITION)), 1)])
     if weights == AS_IS:
         decoder = load_decoder(folder, dtype=torch.bfloat16)
         return Way(weights, multiplier_for(CPU).linear, list(products_of(decoder)), model)
