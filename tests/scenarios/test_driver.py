@@ -470,10 +470,20 @@ class ListeningDraft(ChainDraft):
         return (self.right,) * len(request.ids)
 
 
+@dataclass
+class YieldingTarget(ChainTarget):
+    """Gives others a turn before each token, as one that computes does."""
+
+    async def called(self, name: str) -> None:
+        await super().called(name)
+        for _ in range(4):
+            await asyncio.sleep(0)
+
+
 def unconvinced(*, right: bool, faults: dict[int, Fault] | None = None) -> tuple[Stage, ListeningDraft]:
     """A session that begins where proposals do not pay, as far as is known: costs are, and acceptance is low."""
     draft = ListeningDraft(right=right, faults=faults or {})
-    stage = Stage(draft=draft, bounds=Bounds(1, 8))
+    stage = Stage(target=YieldingTarget(), draft=draft, bounds=Bounds(1, 8))
     stage.session = Session(replace(stage.request, endings=Endings(64)))
     cell = Shared()
     for k in (4, 0) * 20:
