@@ -1,0 +1,27 @@
+"""Knows the best K where acceptance and mean costs are known, to measure the K rule by.
+
+Refuses to learn. It is asked as the product's `Lookahead` is, so that it runs in the same driver, with the same ends of
+requests and the same prompts to be read.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from benchmarks.simulator.costs import Rig, best_k
+from tandem_runtime.domain.lookahead import Bounds, Lookahead
+from tandem_runtime.domain.tokens import Round
+
+
+class Oracle(Lookahead):
+    """K of the optimum at the acceptance `alpha()` of the moment."""
+
+    def __init__(self, rig: Rig, alpha: Callable[[], float]) -> None:
+        super().__init__()
+        self._alpha = alpha
+        self._best = lru_cache(maxsize=4096)(lambda rounded: best_k(rig, rounded))
+
+    def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> int:
+        return min(self._best(round(self._alpha(), 3)), most, bounds.maximum)
+
+    def learn(self, round: Round, now: float, *, warm: bool) -> None:
+        """It knows already."""
