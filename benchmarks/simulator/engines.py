@@ -7,7 +7,7 @@ The gateway's hop to either engine takes half of the rig's `network` per cycle, 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from benchmarks.simulator.acceptance import WRONG, Acceptance, truth
@@ -28,7 +28,7 @@ from tandem_runtime.domain.tokens import (
     Verdict,
     VerifyRound,
 )
-from tandem_runtime.domain.verification import verify_coupled
+from tandem_runtime.domain.verification import Verified, verify_coupled
 
 LIFE = Incarnation("simulated")
 LENGTH = 1 << 20
@@ -86,52 +86,35 @@ class Engine:
 
 @dataclass(slots=True)
 class RigTarget(Engine):
-    """`ports.TargetEngine` that says the session's text. `judged` hears of every verdict."""
-
-    judged: Callable[[Verdict], None] = lambda _: None
+    """`ports.TargetEngine` that says the session's text."""
 
     async def verify(self, request: VerifyRound) -> Verdict:
-        await asyncio.sleep(self.hop_seconds)
         held, ids, at = self.held(request.session, SessionLost), request.proposal.ids, request.offset
         need = held.needs_up_to(at, len(ids) + 1, ahead=len(ids))
-        (took,) = await self.station.meet(held.claim, [need])
+        (took,) = await self.station.meet(held.claim, [need], hop_seconds=self.hop_seconds)
         verified = verify_coupled(ids, [truth(position) for position in range(at, at + len(ids) + 1)])
-        verdict = self._verdict(request.round, at, verified.accepted, verified.token, took)
-        await asyncio.sleep(self.hop_seconds)
-        return verdict
+        return _verdict(request.round, at, took, verified)
 
     async def run(self, request: RunRounds) -> AsyncIterator[Verdict]:
-        await asyncio.sleep(self.hop_seconds)
         held = self.held(request.session, SessionLost)
+        loop = asyncio.get_running_loop()
         arrived: asyncio.Queue[Verdict] = asyncio.Queue()
         made = iter(range(request.max_tokens))
 
         def told(took: Took) -> None:
             step = next(made)
             at = request.offset + step
-            verdict = self._verdict(request.round + step, at, 0, truth(at), took)
-            asyncio.get_running_loop().call_later(self.hop_seconds, arrived.put_nowait, verdict)
+            verdict = _verdict(request.round + step, at, took, Verified(0, truth(at)))
+            loop.call_later(self.hop_seconds, arrived.put_nowait, verdict)
 
         first = held.needs_up_to(request.offset, 1)
         rest = [held.needs_up_to(request.offset + step, 1) for step in range(1, request.max_tokens)]
-        job = self.station.begin(held.claim, [first, *rest], told)
+        job = self.station.begin(held.claim, [first, *rest], told, hop_seconds=self.hop_seconds)
         try:
             for _ in range(request.max_tokens):
                 yield await arrived.get()
         finally:
             self.station.drop(job)
-
-    def _verdict(self, number: int, at: int, accepted: int, token: TokenId, took: Took) -> Verdict:
-        verdict = Verdict(
-            round=number,
-            offset=at,
-            accepted=accepted,
-            token=token,
-            queue_seconds=took.queue_seconds,
-            forward_seconds=took.forward_seconds,
-        )
-        self.judged(verdict)
-        return verdict
 
 
 @dataclass(slots=True, kw_only=True)
@@ -141,24 +124,31 @@ class RigDraft(Engine):
     acceptance: Acceptance
 
     async def propose(self, request: ProposeRound) -> Proposal:
-        await asyncio.sleep(self.hop_seconds)
         held, at = self.held(request.session, DraftLost), request.base + len(request.committed)
         first = held.needs_up_to(at, 1)
         rest = [held.needs_up_to(at, 1, ahead=ahead) for ahead in range(1, request.k)]
-        began = asyncio.get_running_loop().time()
-        await self.station.meet(held.claim, [first, *rest])
-        seconds = asyncio.get_running_loop().time() - began
+        took = await self.station.meet(held.claim, [first, *rest], hop_seconds=self.hop_seconds)
         ids = tuple(self.guess(held.text, position) for position in range(at, at + request.k))
-        await asyncio.sleep(self.hop_seconds)
-        return Proposal(ids, None, seconds)
+        return Proposal(
+            ids, None, took[0].forward_seconds + sum(step.queue_seconds + step.forward_seconds for step in took[1:])
+        )
 
     async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
-        await asyncio.sleep(self.hop_seconds)
         held, count = self.held(request.session, DraftLost), len(request.ids)
-        await self.station.meet(held.claim, [held.needs_up_to(request.base + count, count)])
-        bits = tuple(self.acceptance.right(held.text, request.base + position) for position in range(count))
-        await asyncio.sleep(self.hop_seconds)
-        return bits
+        need = held.needs_up_to(request.base + count, count)
+        await self.station.meet(held.claim, [need], hop_seconds=self.hop_seconds)
+        return tuple(self.acceptance.right(held.text, request.base + position) for position in range(count))
 
     def guess(self, text: int, position: int) -> TokenId:
         return truth(position) if self.acceptance.right(text, position) else WRONG
+
+
+def _verdict(number: int, offset: int, took: Took, verified: Verified) -> Verdict:
+    return Verdict(
+        round=number,
+        offset=offset,
+        accepted=verified.accepted,
+        token=verified.token,
+        queue_seconds=took.queue_seconds,
+        forward_seconds=took.forward_seconds,
+    )

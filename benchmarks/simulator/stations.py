@@ -10,7 +10,7 @@ grow with its rows could carry any load.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.simulator.costs import Part, StepCost
@@ -123,7 +123,13 @@ class Station:
     its `device` it takes turns."""
 
     def __init__(
-        self, cost: StepCost, *, chance: Callable[[], float], sessions: int = MOST_SESSIONS, device: Device, order: int = 0
+        self,
+        cost: StepCost,
+        *,
+        chance: Callable[[], float],
+        sessions: int = MOST_SESSIONS,
+        device: Device,
+        order: int = 0,
     ) -> None:
         self._cost = cost
         self._chance = chance
@@ -136,19 +142,18 @@ class Station:
         self._asked = False
         self.usage = Usage()
 
-    async def meet(self, claim: Claim, needs: Iterable[Need]) -> list[Took]:
-        """What each need took, when all are met. Cancelling drops them."""
+    async def meet(self, claim: Claim, needs: Sequence[Need], *, hop_seconds: float = 0.0) -> list[Took]:
+        """What each need took, when the word that all are met has come back; either way takes `hop_seconds`.
+        Cancelling drops them."""
         met: list[Took] = []
         done = self._loop.create_future()
-        waiting = deque(needs)
-        count = len(waiting)
 
         def told(took: Took) -> None:
             met.append(took)
-            if len(met) == count and not done.done():
-                done.set_result(None)
+            if len(met) == len(needs):
+                self._loop.call_later(hop_seconds, _settle, done)
 
-        job = self.begin(claim, waiting, told)
+        job = self.begin(claim, needs, told, hop_seconds=hop_seconds)
         try:
             await done
         except asyncio.CancelledError:
@@ -156,15 +161,20 @@ class Station:
             raise
         return met
 
-    def begin(self, claim: Claim, needs: Iterable[Need], told: Told) -> Job:
-        """Take a job in; `told` is called at the end of the step that met a need."""
-        job = Job(claim, deque(needs), told, self._loop.time())
-        self._jobs.append(job)
-        self._ask()
+    def begin(self, claim: Claim, needs: Sequence[Need], told: Told, *, hop_seconds: float = 0.0) -> Job:
+        """A job that arrives after `hop_seconds`; `told` is called at the end of the step that met a need."""
+        job = Job(claim, deque(needs), told, self._loop.time() + hop_seconds)
+        self._loop.call_at(job.since, self._arrive, job)
         return job
+
+    def _arrive(self, job: Job) -> None:
+        if job.needs:
+            self._jobs.append(job)
+            self._ask()
 
     def drop(self, job: Job) -> None:
         """Forget what is left of it; the step under way goes on."""
+        job.needs.clear()
         if job in self._jobs:
             self._jobs.remove(job)
 
@@ -187,8 +197,9 @@ class Station:
 
     def _in_order(self) -> Iterator[Job]:
         jobs = sorted(self._jobs, key=lambda job: job.since)
-        for priority, own in self._shares.items():
-            yield from own.turns([(job.claim.tenant, job) for job in jobs if job.claim.priority is priority])
+        for priority in sorted({job.claim.priority for job in jobs}):
+            waiting = [(job.claim.tenant, job) for job in jobs if job.claim.priority is priority]
+            yield from self._shares[priority].turns(waiting)
 
     def _note(self, parts: list[Part], seconds: float) -> None:
         self.usage.steps += 1 if parts else 0
@@ -206,6 +217,8 @@ class Station:
         self._device.leave()
 
     def _took(self, job: Job, part: Part, took: Took) -> None:
+        if not job.needs:
+            return
         need = job.needs[0]
         need.missing -= part.rows
         if job.queue_seconds is None:
@@ -219,3 +232,8 @@ class Station:
         if not job.needs:
             self.drop(job)
         job.told(told)
+
+
+def _settle(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)

@@ -89,7 +89,12 @@ class World:
     """Lives in the loop that runs. `draft` and `target` may be replaced before the first request."""
 
     def __init__(
-        self, setting: Setting, *, acceptance: Acceptance, lookahead: Lookahead, bounds: Callable[[], Bounds] = lambda: ON
+        self,
+        setting: Setting,
+        *,
+        acceptance: Acceptance,
+        lookahead: Lookahead,
+        bounds: Callable[[], Bounds] = lambda: ON,
     ) -> None:
         self.setting = setting
         self.acceptance = acceptance
@@ -126,7 +131,9 @@ class World:
         """As `ports.Observer`."""
         self.books.rounds.append(Seen(self.clock.monotonic(), round))
 
-    async def one_after_another(self, requests: int, *, first: int = 0, until: Callable[[], bool] = lambda: False) -> None:
+    async def one_after_another(
+        self, requests: int, *, first: int = 0, until: Callable[[], bool] = lambda: False
+    ) -> None:
         """One client that asks again as soon as it is answered."""
         for number in range(first, first + requests):
             if until():
@@ -135,9 +142,7 @@ class World:
 
     async def closed_loop(self, clients: int, requests: int) -> None:
         """So many clients, each with so many requests."""
-        await asyncio.gather(
-            *(self.one_after_another(requests, first=client * requests) for client in range(clients))
-        )
+        await asyncio.gather(*(self.one_after_another(requests, first=client * requests) for client in range(clients)))
 
     async def poisson(self, per_second: float, requests: int) -> None:
         """Requests that come whether or not others are answered."""
