@@ -46,7 +46,7 @@ def main() -> None:
             runs = []
             for seed, off in plain.items():
                 on = serve(rig, alpha, seed, Lookahead())
-                known = serve(rig, alpha, seed, Oracle(rig, lambda: alpha))
+                known = serve(rig, alpha, seed, Oracle(rig, lambda alpha=alpha: alpha))
                 runs.append(
                     {
                         "off_seconds": seconds(off),

@@ -47,6 +47,8 @@ class Setting:
     sessions: int = MOST_SESSIONS
     drafts: int = 1
     colocated: bool = False
+    draft_is_free: bool = False
+    """As `Request` has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class World:
             for number in range(setting.drafts)
         ]
         hop_seconds = setting.rig.network / 4
-        self.target: TargetEngine = RigTarget(self.target_station, hop_seconds)
+        self.target: TargetEngine = RigTarget(self.target_station, hop_seconds, acceptance=acceptance)
         self.drafts: list[DraftEngine] = [
             RigDraft(station, hop_seconds, acceptance=acceptance) for station in self.draft_stations
         ]
@@ -181,16 +183,18 @@ class World:
 
     def request(self, text: int) -> Request:
         """What is asked for: greedy, coupled, as long as the text is."""
-        tokens = self.acceptance.tokens(text, self.setting.answer_tokens)
+        setting = self.setting
+        prompt_tokens, tokens = self.acceptance.lengths(text) or (setting.prompt_tokens, setting.answer_tokens)
         return Request(
             session=SessionId(str(text)),
-            prompt=(text, *([1] * (self.setting.prompt_tokens - 1))),
+            prompt=(text, *([1] * (prompt_tokens - 1))),
             parameters=SamplingParameters(seed=0, temperature=0.0),
             verification=Verification.COUPLED,
             endings=Endings(tokens),
             decode=lambda _: "",
             target_length=LENGTH,
             draft_length=LENGTH,
+            draft_is_free=setting.draft_is_free,
         )
 
 
