@@ -81,6 +81,11 @@ SLOPED = Rig(target=StepCost(0.015, proposed=0.0006))
 """The same with verify at 15 + .6 K ms."""
 LOOKUP = Rig(draft=StepCost(0.0))
 """The first with a draft that looks up what was said before."""
+CROWDED = Rig(
+    draft=StepCost(0.004, session=0.00012), target=StepCost(0.015, proposed=0.0006, row=0.00006), network=0.001
+)
+"""As a batch grows: a draft step over B sessions costs 4 (1 + .03 (B - 1)) ms, a target's row beyond 256 another .06 ms
+(at 256 rows as many seconds are computed as read: 15 / 256)."""
 RIGS = {"flat": FLAT, "sloped": SLOPED}
 
 

@@ -31,9 +31,16 @@ from tandem_runtime.domain.tokens import (
 )
 from tandem_runtime.domain.verification import Verified, verify_coupled
 
+TEXTS = 997
+"""So many are told apart; after that they come again."""
 LIFE = Incarnation("simulated")
 LENGTH = 1 << 20
 CAPABLE = Capabilities("simulated", "simulated", 1024, LENGTH, "Bitwise")
+
+
+def prompt(text: int, tokens: int) -> tuple[TokenId, ...]:
+    """So many tokens, the first of which tells the text."""
+    return (text % TEXTS, *([1] * (tokens - 1)))
 
 
 @dataclass(slots=True)

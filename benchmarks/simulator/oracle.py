@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from benchmarks.simulator.costs import Rig, best_k
-from tandem_runtime.domain.lookahead import OFF, Bounds, Choice, Lookahead
+from tandem_runtime.domain.lookahead import OFF, Bounds, Choice, Lookahead, Rule
 from tandem_runtime.domain.tokens import Round
 
 
@@ -47,13 +47,17 @@ class Fixed(Lookahead):
 
 
 class Watched(Lookahead):
-    """The product's rule, and what it chose before the answer's end cut it."""
+    """The product's rule, and what it chose before the answer's end cut it. `told` is called after each choice."""
 
     def __init__(self) -> None:
         super().__init__()
         self.chosen: list[int] = []
+        self.probed: list[bool] = []
+        self.told: Callable[[], None] = lambda: None
 
     def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> Choice:
         choice = super().choose(bounds, bounds.maximum, now, warm=warm)
         self.chosen.append(choice.k)
+        self.probed.append(choice.why.rule is Rule.PROBE)
+        self.told()
         return replace(choice, k=min(choice.k, most), survivals=choice.survivals[:most])

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from benchmarks.simulator.acceptance import Acceptance
 from benchmarks.simulator.clock import VirtualClock
 from benchmarks.simulator.costs import FLAT, MOST, Rig, StepCost
-from benchmarks.simulator.engines import LENGTH, RigDraft, RigTarget
+from benchmarks.simulator.engines import LENGTH, RigDraft, RigTarget, prompt
 from benchmarks.simulator.stations import MOST_SESSIONS, Device, Station
 from tandem_runtime.domain.commands import Counts, Emit, Finish, Request
 from tandem_runtime.domain.lookahead import Bounds, Lookahead
@@ -81,6 +81,12 @@ class Books:
     @property
     def tokens(self) -> int:
         return sum(answer.tokens for answer in self.answers)
+
+    @property
+    def client_seconds(self) -> float:
+        """Of all requests together: where each client asks again as soon as it is answered, speed per client is tokens
+        over these."""
+        return sum(answer.seconds for answer in self.answers)
 
     @property
     def k_by_round(self) -> list[int]:
@@ -187,7 +193,7 @@ class World:
         prompt_tokens, tokens = self.acceptance.lengths(text) or (setting.prompt_tokens, setting.answer_tokens)
         return Request(
             session=SessionId(str(text)),
-            prompt=(text, *([1] * (prompt_tokens - 1))),
+            prompt=prompt(text, prompt_tokens),
             parameters=SamplingParameters(seed=0, temperature=0.0),
             verification=Verification.COUPLED,
             endings=Endings(tokens),
