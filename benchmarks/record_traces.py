@@ -33,10 +33,10 @@ from benchmarks.outcomes import (
     rejection_outcomes,
     write,
 )
-from benchmarks.prompts import SOURCES, TASKS, Prompt, edits, pair_prompts
+from benchmarks.prompts import SOURCES, TASKS, NoPrompts, Prompt, edits, pair_prompts
 from benchmarks.record import cpu_model
 from benchmarks.recorded import Outcomes, Trace, write_trace
-from benchmarks.smollm2 import smollm2_folder
+from benchmarks.smollm2 import needed_folder
 from tandem_runtime.domain.suffix import EarlierOutputs, NGramText, SuffixText, Text
 from tandem_runtime.domain.tokens import SamplingParameters, TokenId
 from tandem_runtime.drafters import EARLIER_BYTES
@@ -154,7 +154,7 @@ def tiny(prompts: int, tokens: int) -> Recording:
 
 
 def smollm2(prompts: int, tokens: int) -> Recording:
-    folder = smollm2_folder()
+    folder = needed_folder()
     recording = Recording("smollm2", "recorded", "SmolLM2-135M-Instruct: target bf16", "SmolLM2-135M")
     tokenizer = FolderTokenizer(folder)
     drafts = [
@@ -170,7 +170,7 @@ def smollm2(prompts: int, tokens: int) -> Recording:
 def replayed_edits(prompts: int, tokens: int) -> Recording:
     """Outputs of one commit serve the later ones of the same, as those of a tenant do."""
     recording = Recording("edits", "replayed", "none: edits of this repository are the output", "SmolLM2-135M")
-    tokenizer, earlier = FolderTokenizer(smollm2_folder()), EarlierOutputs(EARLIER_BYTES)
+    tokenizer, earlier = FolderTokenizer(needed_folder()), EarlierOutputs(EARLIER_BYTES)
     for prompt in edits():
         owner = str(prompt.group).encode()
         ids, output = tokenizer.encode(prompt.text), tokenizer.encode(prompt.answer or "")
@@ -233,8 +233,11 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128, help="tokens after each at most (default: %(default)s)")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for family in options.families or RECORDINGS:
-        RECORDINGS[family](options.prompts, options.tokens).save()
+    try:
+        for family in options.families or RECORDINGS:
+            RECORDINGS[family](options.prompts, options.tokens).save()
+    except NoPrompts as reason:
+        raise SystemExit(str(reason)) from reason
 
 
 if __name__ == "__main__":
