@@ -17,6 +17,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from benchmarks.page import shares
 from benchmarks.record import record
 from benchmarks.recorded import Outcomes, Trace, read_traces
 from benchmarks.simulator.clock import run_virtually
@@ -131,17 +132,6 @@ def measure(trace: Trace, orders: int) -> tuple[dict[str, float], dict[str, list
     return gains, samples
 
 
-def acceptances(trace: Trace) -> str:
-    """Of the first guess, by task and temperature."""
-    found: dict[str, list[Outcomes]] = {}
-    for each in trace.sequences:
-        found.setdefault(f"{each.task} T {each.temperature:g}", []).append(each)
-    return ", ".join(
-        f"{name} {sum(each.right for each in of) / sum(len(each.bits) for each in of):.2f}"
-        for name, of in found.items()
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.segments", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -155,7 +145,7 @@ def main() -> None:
         gains, samples[trace.name] = measure(trace, asked.orders)
         figures |= {f"{kind}_gain_{trace.name}": round(gain, 4) for kind, gain in gains.items()}
         told = "  ".join(f"per {kind} {gain:.4f}" for kind, gain in gains.items())
-        print(f"{trace.name:22} {told}   ({acceptances(trace)})", flush=True)
+        print(f"{trace.name:22} {told}   ({shares(trace)})", flush=True)
     for kind in ("task", "temperature"):
         every = [value for name, value in figures.items() if name.startswith(f"{kind}_gain_")]
         figures[f"{kind}_gain_most"] = max(every, default=1.0)
