@@ -85,8 +85,8 @@ class Recording:
             prompts = {task: SOURCES[task] for task in dict.fromkeys(each.task for each in outcomes)}
             full = f"{self.family}-{name}"
             trace = Trace(full, self.how, self.pair, drafter, verification, self.tokenizer, prompts, tuple(outcomes))
-            path = write_trace(trace, _made())
-            print(f"{path.name:28} {len(outcomes):4} sequences, acceptance of the first guess {trace.acceptance:.3f}")
+            write_trace(trace, _made())
+            print(f"{full:22} {len(outcomes):4} texts, of the first guesses right {trace.acceptance:.3f}", flush=True)
 
 
 def record_models(
@@ -98,7 +98,8 @@ def record_models(
     tokens: int,
     ends: frozenset[TokenId],
 ) -> None:
-    """Each prompt at all temperatures: written in batches, then read by each draft."""
+    """Each prompt at all temperatures: written in batches, then read by each draft. Saved after each batch, so that a
+    long recording may be ended at any time."""
     ways = len(TEMPERATURES)
     at_once = STREAMS // ways
     for start in range(0, len(encoded), at_once):
@@ -112,7 +113,8 @@ def record_models(
         for at, (prompt, _) in enumerate(asked):
             same = texts[ways * at : ways * (at + 1)]
             _record_texts(recording, drafts, prompt, [text for text in same if len(text.output) >= LEAST_OUTPUT_TOKENS])
-        _progress(f"{recording.family}: {start + len(asked)} of {len(encoded)} prompts")
+        print(f"{recording.family}: {start + len(asked)} of {len(encoded)} prompts", flush=True)
+        recording.save()
 
 
 def _record_texts(recording: Recording, drafts: Sequence[Draft], prompt: Prompt, texts: Sequence[Written]) -> None:
@@ -139,7 +141,7 @@ def _outcomes(prompt: Prompt, text: Written, bits: str) -> Outcomes:
     return Outcomes(prompt.task, prompt.name, text.parameters.temperature, len(text.prompt), bits, group=prompt.group)
 
 
-def tiny(prompts: int, tokens: int) -> Recording:
+def tiny(prompts: int, tokens: int) -> None:
     recording = Recording("tiny", "recorded", "examples/pairs: target fp32", "examples/pairs")
     tokenizer = FolderTokenizer(PAIRS / "target")
     drafts = [
@@ -150,10 +152,9 @@ def tiny(prompts: int, tokens: int) -> Recording:
     asked = [*pair_prompts("prose", "prose")[:prompts], *pair_prompts("other", "bulletins")[:prompts]]
     encoded = [(prompt, tokenizer.encode(prompt.text)) for prompt in asked]
     record_models(recording, _model(PAIRS / "target"), drafts, encoded, tokens=tokens, ends=tokenizer.end_tokens)
-    return recording
 
 
-def smollm2(prompts: int, tokens: int) -> Recording:
+def smollm2(prompts: int, tokens: int) -> None:
     folder = needed_folder()
     recording = Recording("smollm2", "recorded", "SmolLM2-135M-Instruct: target bf16", "SmolLM2-135M")
     tokenizer = FolderTokenizer(folder)
@@ -164,10 +165,9 @@ def smollm2(prompts: int, tokens: int) -> Recording:
     target = _model(folder, dtype="bf16")
     encoded = list(_spread(tokenizer, prompts))
     record_models(recording, target, drafts, encoded, tokens=tokens, ends=tokenizer.end_tokens)
-    return recording
 
 
-def replayed_edits(prompts: int, tokens: int) -> Recording:
+def replayed_edits(prompts: int, tokens: int) -> None:
     """Outputs of one commit serve the later ones of the same, as those of a tenant do."""
     recording = Recording("edits", "replayed", "none: edits of this repository are the output", "SmolLM2-135M")
     tokenizer, earlier = FolderTokenizer(needed_folder()), EarlierOutputs(EARLIER_BYTES)
@@ -181,7 +181,7 @@ def replayed_edits(prompts: int, tokens: int) -> Recording:
             outcomes = Outcomes(prompt.task, prompt.name, 0.0, len(ids), bits, offered=offered, group=prompt.group)
             recording.add(name, (f"{name} lookup", "Coupled"), outcomes)
         earlier.add(owner, output)
-    return recording
+    recording.save()
 
 
 RECORDINGS = {"tiny": tiny, "smollm2": smollm2, "edits": replayed_edits}
@@ -221,10 +221,6 @@ def _made() -> dict[str, object]:
     }
 
 
-def _progress(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.record_traces", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -235,7 +231,7 @@ def main() -> None:
     torch.set_num_threads(1)
     try:
         for family in options.families or RECORDINGS:
-            RECORDINGS[family](options.prompts, options.tokens).save()
+            RECORDINGS[family](options.prompts, options.tokens)
     except NoPrompts as reason:
         raise SystemExit(str(reason)) from reason
 
