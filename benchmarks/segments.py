@@ -3,10 +3,10 @@
 Refuses to know real engines: time is virtual (`benchmarks.simulator`), acceptance is that of recorded traces, while
 driver, session and K rule are the product's own.
 
-The load is what a gateway sees: 8 clients, whose requests are the texts of one trace in an order drawn by
-chance, so that tasks and temperatures are mixed. They are served three times: by one rule for all, by one for each
-task, by one for each temperature; each begins knowing nothing. The gain is the sum of the requests' seconds under the
-one over that under the many; median of so many orders. Several rules learn more slowly, so a gain may be a loss.
+The load is what a gateway sees: 8 clients, whose requests are the texts of one trace in an order drawn by chance, so
+that tasks and temperatures are mixed. They are served three times: by one rule for all, by one for each task, by one
+for each temperature; each begins knowing nothing. The gain is the sum of the requests' seconds under the one over that
+under the many; median of three orders. Several rules learn more slowly, so a gain may be a loss.
 
 Costs are the flat rig's. A lookup's guesses cost nothing, and where it has none it offers nothing.
 """
@@ -26,7 +26,7 @@ from benchmarks.simulator.costs import FLAT, LOOKUP
 from benchmarks.simulator.world import Setting, World
 from tandem_runtime.domain.lookahead import Lookahead
 
-SEED, ORDERS, CLIENTS, PASSES = 31, 3, 8, 1
+SEED, ORDERS, CLIENTS = 31, 3, 8
 WORTH = 0.01
 """A segment of its own is worth so much."""
 SEGMENTS: Mapping[str, Callable[[Outcomes], str]] = {
@@ -63,8 +63,8 @@ def serve(trace: Trace, segment: Callable[[Outcomes], str], order: int) -> dict[
 
 
 def mixed(trace: Trace, order: int) -> Recorded:
-    """All texts of a trace so many times over, in an order of chance."""
-    texts = list(trace.sequences) * PASSES
+    """All texts of a trace, in an order of chance."""
+    texts = list(trace.sequences)
     random.Random(f"{trace.name} {order}").shuffle(texts)
     return replace(recorded(trace), texts=tuple(texts))
 
