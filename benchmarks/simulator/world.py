@@ -141,6 +141,10 @@ class World:
         """As `ports.Observer`."""
         self.books.rounds.append(Seen(self.clock.monotonic(), round))
 
+    def lookahead_of(self, text: int) -> Lookahead:
+        """The K rule that this request is served by."""
+        return self.lookahead
+
     async def one_after_another(
         self, requests: int, *, first: int = 0, until: Callable[[], bool] = lambda: False
     ) -> None:
@@ -171,7 +175,7 @@ class World:
         items = generate(
             Session(self.request(text)),
             engines=Engines(self.target, self.drafts[place], _nobody),
-            lookahead=self.lookahead,
+            lookahead=self.lookahead_of(text),
             allowance=self.bounds,
             observer=self,
             clock=self.clock,
