@@ -4,7 +4,7 @@ Refuses to know what they are judged by: the operator reads `/internal/evidence`
 
     acceptance of proposed   sum by (revision) (rate(tandem_spec_decode_num_accepted_tokens_total[5m]))
                            / sum by (revision) (rate(tandem_spec_decode_num_draft_tokens_total[5m]))
-    left out by targets      the same with tandem_spec_decode_num_unjudged_tokens_total above: not judged, so not rejected
+    left out by targets      tandem_spec_decode_num_unjudged_tokens_total above: neither accepted nor rejected
     mean accepted length     1 + accepted tokens / drafts, the same way with tandem_spec_decode_num_drafts_total
     broken exactness         sum by (revision) (increase(tandem_exactness_replays_total{result="different"}[1h])) > 0
     speed-up                 (tandem_decode_seconds_total / tandem_output_tokens_total of arm="off") / (same of "on")

@@ -293,8 +293,8 @@ class Round:
     """One propose-verify exchange as controller, metrics and evidence read it: the one definition for all three.
 
     A token that the target makes alone is a round with nothing proposed. `accepted` counts proposed tokens that are in
-    the answer; `cut` counts proposed tokens beyond an ending, which are neither accepted nor rejected, as are those that
-    were not judged.
+    the answer; `cut` counts proposed tokens beyond an ending, which are neither accepted nor rejected, as are
+    those that were not judged.
     """
 
     proposed: int

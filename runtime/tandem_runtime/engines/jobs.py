@@ -11,7 +11,7 @@ returns its result.
 """
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -29,7 +29,8 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """`logits` is [len(tokens) - first, vocab]; the seconds are those of the steps that made it, and of the wait.
+    """`logits` is [len(tokens) - first, vocab], fewer where guesses were left out; the seconds are those of the steps
+    that made it, and of the wait.
 
     `rows` is how many sessions shared the last of those steps."""
 
@@ -79,6 +80,12 @@ class Job:
     def missing(self) -> int:
         want = self.current
         return len(want.tokens) - len(want.line.held)
+
+    def leave_out(self, guesses: int) -> None:
+        """The last `guesses` tokens of what is wanted will not be computed."""
+        want = self.current
+        kept = len(want.survivals) - guesses
+        self.want = replace(want, tokens=want.tokens[: len(want.tokens) - guesses], survivals=want.survivals[:kept])
 
     def row(self, size: int) -> Row:
         """The next `size` tokens of what is missing. Whoever lost the memory of wanted positions begins them anew."""

@@ -4,10 +4,11 @@ Refuses to know threads, models, and what comes of a step. Who goes first is `do
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tandem_runtime.domain.batching import Shares
 from tandem_runtime.domain.blocks import Key
+from tandem_runtime.domain.budget import NOTHING_MEASURED, UNKNOWN, Measured, Offer, StepSeconds, kept_slots
 from tandem_runtime.domain.tokens import Priority
 from tandem_runtime.engines.jobs import Job
 from tandem_runtime.engines.lines import Line, Lines
@@ -32,6 +33,8 @@ class StepSize:
 
     chunk_tokens: int = CHUNK_TOKENS
     rows: int = STEP_ROWS
+    costs: Measured | None = NOTHING_MEASURED
+    """What is known of steps before the first one; None: every proposal is judged whole, whatever that costs."""
 
     def __post_init__(self) -> None:
         assert self.chunk_tokens >= 1, "a step reads one prompt token at least"
@@ -45,14 +48,26 @@ class Plan:
     parts: list[tuple[Job, Row]] = field(default_factory=list)
     starved: list[Job] = field(default_factory=list)
 
+    chunked: int = 0
+    """Rows of long needs."""
+
     @property
     def rows(self) -> list[Row]:
         return [row for _, row in self.parts]
 
 
-def plan_step(jobs: Sequence[Job], lines: Lines, shares: Mapping[Priority, Shares], *, size: StepSize) -> Plan:
-    """One piece of each job, as far as there is room and memory; whose turn it is comes first."""
-    planning = _Planning(lines, shares, frozenset(job.line for job in jobs), size)
+def plan_step(
+    jobs: Sequence[Job],
+    lines: Lines,
+    shares: Mapping[Priority, Shares],
+    *,
+    size: StepSize,
+    seconds: StepSeconds = UNKNOWN,
+) -> Plan:
+    """One piece of each job, as far as there is room and memory; whose turn it is comes first. Guesses that are not
+    worth the `seconds` of a step are left out."""
+    spared = _spared(jobs, size, seconds)
+    planning = _Planning(lines, shares, frozenset(job.line for job in jobs), size, spared)
     for job in _in_order(jobs, shares):
         planning.consider(job)
     return planning.plan
@@ -64,15 +79,27 @@ def _in_order(jobs: Sequence[Job], shares: Mapping[Priority, Shares]) -> Iterato
         yield from own.turns([(claim.tenant, job) for claim, job in waiting if claim.priority is priority])
 
 
+def _spared(jobs: Sequence[Job], size: StepSize, seconds: StepSeconds) -> Mapping[Job, int]:
+    """How many guesses are left out of each job's need. A chunk of a prompt is part of what a step costs anyhow."""
+    if seconds.per_row <= 0:
+        return {}
+    riding = [job for job in jobs if len(job.current.survivals) < job.missing <= RIDE_ALONG_TOKENS]
+    long = sum(job.missing for job in jobs if job.missing > RIDE_ALONG_TOKENS)
+    beside = replace(seconds, fixed=seconds.fixed + seconds.per_row * min(long, size.chunk_tokens), rows=size.rows)
+    offers = [Offer(job.claim, job.missing - len(job.current.survivals), job.current.survivals) for job in riding]
+    kept = kept_slots(offers, beside)
+    counts = [len(offer.survivals) - count for offer, count in zip(offers, kept, strict=True)]
+    return {job: count for job, count in zip(riding, counts, strict=True) if count}
+
+
 @dataclass(slots=True)
 class _Planning:
     lines: Lines
     shares: Mapping[Priority, Shares]
     at_work: frozenset[Line]
     size: StepSize
+    spared: Mapping[Job, int]
     plan: Plan = field(default_factory=Plan)
-    chunked: int = 0
-    """Rows of long needs so far."""
     riding: int = 0
     """Rows of short needs so far."""
     coming: set[Key] = field(default_factory=set)
@@ -89,7 +116,7 @@ class _Planning:
         if rows == 0:
             self.plan.starved += [job] if self._is_beside_more_urgent(job) else []
         elif self._take(job, rows):
-            self.chunked += rows if is_long else 0
+            self.plan.chunked += rows if is_long else 0
             self.riding += 0 if is_long else rows
             if block is not None:
                 self.coming.add(block)
@@ -97,10 +124,10 @@ class _Planning:
     def _fitting(self, job: Job, *, is_long: bool) -> int:
         """How many rows of the job there is room for. Beside more urgent work that is what a prompt's chunk has left,
         so that those steps do not get much longer."""
-        room = self.size.chunk_tokens - self.chunked if is_long else self.size.rows - self.riding
+        room = self.size.chunk_tokens - self.plan.chunked if is_long else self.size.rows - self.riding
         if self._is_beside_more_urgent(job):
-            room = min(room, max(0, self.size.chunk_tokens - self.chunked - self.riding))
-        missing = job.missing
+            room = min(room, max(0, self.size.chunk_tokens - self.plan.chunked - self.riding))
+        missing = job.missing - self.spared.get(job, 0)
         return min(missing, room) if is_long or missing <= room else 0
 
     def _is_beside_more_urgent(self, job: Job) -> bool:
@@ -112,6 +139,8 @@ class _Planning:
         if self.lines.counts.preemptions > before:
             self._drop_those_who_gave_way()
         if granted:
+            if job in self.spared:
+                job.leave_out(self.spared[job])
             self.plan.parts.append((job, job.row(rows)))
             self._charge(job, rows)
         else:

@@ -34,6 +34,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
 from tandem_runtime.domain.batching import Shares
+from tandem_runtime.domain.budget import NOTHING_MEASURED, UNKNOWN
 from tandem_runtime.domain.errors import Overloaded, TandemError, origin
 from tandem_runtime.domain.tokens import Priority, SessionId
 from tandem_runtime.engines.jobs import Job, Work
@@ -81,6 +82,9 @@ class StepLoop:
         self._due = clock.monotonic()
         self._lost = lost
         self._size = size
+        self._costs = size.costs or NOTHING_MEASURED
+        self._ended = clock.monotonic()
+        """When the last step did."""
         self._shares = {priority: Shares() for priority in Priority}
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._lanes: dict[SessionId, deque[Job]] = {}
@@ -270,15 +274,25 @@ class StepLoop:
         return [lane[0] for lane in self._lanes.values()]
 
     def _step(self, began: float) -> None:
-        plan = plan_step(self._first_jobs(), self.lines, self._shares, size=self._size)
+        seconds = UNKNOWN if self._size.costs is None else self._costs.seconds(now=began)
+        plan = plan_step(self._first_jobs(), self.lines, self._shares, size=self._size, seconds=seconds)
         self._starving = not plan.parts
         if plan.parts:
             self._due = self._pace.due(plan.rows, began)
             self._compute(plan, began)
             self._pace.stretch(began, self._due)
+            self._measure(plan, began)
         for job in plan.starved:
             if self._clock.monotonic() - max(job.since, job.line.used_at) > LONGEST_WAIT_SECONDS:
                 self._finish(job, error=Overloaded("the engine's KV memory or its steps are full; try again later"))
+
+    def _measure(self, plan: Plan, began: float) -> None:
+        """Learn what a step cost. One with a prompt in it tells little of what a guess costs."""
+        rested, self._ended = began - self._ended, self._clock.monotonic()
+        if not plan.chunked:
+            rows = sum(len(row.tokens) for row in plan.rows)
+            learned = self._costs.learned(rows, self._ended - began, now=self._ended)
+            self._costs = learned.rested(rested)
 
     def _compute(self, plan: Plan, began: float) -> None:
         outcomes = self._forward(plan.rows)
