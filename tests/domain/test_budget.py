@@ -30,7 +30,6 @@ CASES = {
     "a lone proposal is its gateway's own choice": ([one(), one(0.01, 0.001)], [0, 2]),
     "the worse of two": ([one(0.9, 0.8), one(0.2, 0.1)], [2, 0]),
     "a beginning of each": ([one(0.9, 0.1), one(0.8, 0.6, 0.05)], [1, 2]),
-    "a belief that rises means what came before it": ([one(0.05, 0.9), one(0.9)], [0, 1]),
     "many guesses that are equally good": ([one(*[0.5] * 4)] * 2, [4, 4]),
     "many sessions make a slot dear": ([of_alpha(0.8, 4)] * 32, [1] * 32),
 }

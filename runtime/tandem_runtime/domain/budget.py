@@ -29,10 +29,12 @@ vanishes. A step that takes far longer than any before it, as when the machine w
 usual one.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import exp2, sqrt
+from operator import sub
 
 from tandem_runtime.domain.batching import Claim, Tenant
 from tandem_runtime.domain.tokens import Priority
@@ -72,7 +74,8 @@ UNKNOWN = StepSeconds(1.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a session puts before a step: `rows` that must be computed, and behind them a slot per survival."""
+    """What a session puts before a step: `rows` that must be computed, and behind them a slot per survival; a survival
+    is no higher than the one before it."""
 
     claim: Claim
     rows: int
@@ -107,14 +110,17 @@ def _accounts(offers: Sequence[Offer]) -> Mapping[tuple[Priority, Tenant], list[
 
 def _bought(offers: Sequence[Offer], seconds: StepSeconds, share: float) -> Iterator[tuple[int, int]]:
     """What one tenant takes with its share: (position in `offers`, slots), for all of them."""
-    slots = [(survival, at) for at, offer in enumerate(offers) for survival in accumulate(offer.survivals, min)]
-    slots.sort(key=lambda slot: -slot[0])
+    slots = [(-survival, at) for at, offer in enumerate(offers) for survival in offer.survivals]
+    slots.sort()
+    rows = sum(offer.rows for offer in offers)
+    tokens = [*accumulate((slot[0] for slot in slots), sub, initial=float(len(offers)))]
+
+    def is_too_dear(n: int) -> bool:
+        """Whether the step brings less with slot n than without it: so do all that come after it then."""
+        return tokens[n + 1] * seconds.of(rows + n, share) < tokens[n] * seconds.of(rows + n + 1, share)
+
     counts = [0] * len(offers)
-    tokens, rows = float(len(offers)), sum(offer.rows for offer in offers)
-    for survival, at in slots:
-        if (tokens + survival) * seconds.of(rows, share) < tokens * seconds.of(rows + 1, share):
-            break
-        tokens, rows = tokens + survival, rows + 1
+    for _, at in slots[: bisect_left(range(len(slots)), True, key=is_too_dear)]:
         counts[at] += 1
     return enumerate(counts)
 

@@ -11,7 +11,7 @@ returns its result.
 """
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -58,9 +58,11 @@ class Job:
     queue_seconds: float | None = None
     forward_seconds: float = 0.0
     rows: int = 1
+    left_out: int = 0
+    """So many tokens, the last of what is wanted, will not be computed."""
 
     def need(self, want: Want) -> None:
-        self.want, self.parts = want, []
+        self.want, self.parts, self.left_out = want, [], 0
         self.queue_seconds, self.forward_seconds = None, 0.0
 
     @property
@@ -74,18 +76,18 @@ class Job:
 
     @property
     def claim(self) -> Claim:
-        return self.line.claim
+        return self.current.line.claim
 
     @property
     def missing(self) -> int:
         want = self.current
-        return len(want.tokens) - len(want.line.held)
+        return len(want.tokens) - len(want.line.held) - self.left_out
 
-    def leave_out(self, guesses: int) -> None:
-        """The last `guesses` tokens of what is wanted will not be computed."""
-        want = self.current
-        kept = len(want.survivals) - guesses
-        self.want = replace(want, tokens=want.tokens[: len(want.tokens) - guesses], survivals=want.survivals[:kept])
+    @property
+    def guesses(self) -> tuple[float, ...]:
+        """The survivals of the guesses that are not left out."""
+        survivals = self.current.survivals
+        return survivals[: len(survivals) - self.left_out] if self.left_out else survivals
 
     def row(self, size: int) -> Row:
         """The next `size` tokens of what is missing. Whoever lost the memory of wanted positions begins them anew."""

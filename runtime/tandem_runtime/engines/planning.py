@@ -6,7 +6,7 @@ Refuses to know threads, models, and what comes of a step. Who goes first is `do
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tandem_runtime.domain.batching import Shares
+from tandem_runtime.domain.batching import Claim, Shares
 from tandem_runtime.domain.blocks import Key
 from tandem_runtime.domain.budget import NOTHING_MEASURED, UNKNOWN, Measured, Offer, StepSeconds, kept_slots
 from tandem_runtime.domain.tokens import Priority
@@ -74,22 +74,33 @@ def plan_step(
 
 
 def _in_order(jobs: Sequence[Job], shares: Mapping[Priority, Shares]) -> Iterator[Job]:
-    waiting = [(job.claim, job) for job in sorted(jobs, key=lambda job: (job.since, job.line.number))]
+    waiting = sorted(jobs, key=_by_arrival)
     for priority, own in shares.items():
-        yield from own.turns([(claim.tenant, job) for claim, job in waiting if claim.priority is priority])
+        yield from own.turns([(job.claim.tenant, job) for job in waiting if job.claim.priority is priority])
+
+
+def _by_arrival(job: Job) -> tuple[float, int]:
+    return job.since, job.line.number
 
 
 def _spared(jobs: Sequence[Job], size: StepSize, seconds: StepSeconds) -> Mapping[Job, int]:
     """How many guesses are left out of each job's need. A chunk of a prompt is part of what a step costs anyhow."""
     if seconds.per_row <= 0:
         return {}
-    riding = [job for job in jobs if len(job.current.survivals) < job.missing <= RIDE_ALONG_TOKENS]
-    long = sum(job.missing for job in jobs if job.missing > RIDE_ALONG_TOKENS)
+    long, riding, offers = 0, [], []
+    for job in jobs:
+        missing, survivals = job.missing, job.guesses
+        if missing > RIDE_ALONG_TOKENS:
+            long += missing
+        elif len(survivals) < missing:
+            riding.append(job)
+            offers.append(Offer(job.claim, missing - len(survivals), survivals))
     beside = replace(seconds, fixed=seconds.fixed + seconds.per_row * min(long, size.chunk_tokens), rows=size.rows)
-    offers = [Offer(job.claim, job.missing - len(job.current.survivals), job.current.survivals) for job in riding]
-    kept = kept_slots(offers, beside)
-    counts = [len(offer.survivals) - count for offer, count in zip(offers, kept, strict=True)]
-    return {job: count for job, count in zip(riding, counts, strict=True) if count}
+    spared = {}
+    for job, offer, kept in zip(riding, offers, kept_slots(offers, beside), strict=True):
+        if kept < len(offer.survivals):
+            spared[job] = len(offer.survivals) - kept
+    return spared
 
 
 @dataclass(slots=True)
@@ -107,31 +118,36 @@ class _Planning:
 
     def consider(self, job: Job) -> None:
         """Plan the job's next piece if there is room and memory for it, and nobody else computes it already."""
-        self.lines.adopt(job.current)
-        is_long = job.missing > RIDE_ALONG_TOKENS
-        block = self.lines.upcoming(job.current)
+        want = job.current
+        self.lines.adopt(want)
+        missing = job.missing - self.spared.get(job, 0)
+        is_long = missing > RIDE_ALONG_TOKENS
+        block = self.lines.upcoming(want)
         if is_long and block in self.coming:
             return
-        rows = self._fitting(job, is_long=is_long)
+        is_beside = self._is_beside_more_urgent(want.line.claim)
+        rows = self._fitting(missing, is_long=is_long, is_beside=is_beside)
         if rows == 0:
-            self.plan.starved += [job] if self._is_beside_more_urgent(job) else []
+            self.plan.starved += [job] if is_beside else []
         elif self._take(job, rows):
-            self.plan.chunked += rows if is_long else 0
-            self.riding += 0 if is_long else rows
+            if is_long:
+                self.plan.chunked += rows
+            else:
+                self.riding += rows
             if block is not None:
                 self.coming.add(block)
 
-    def _fitting(self, job: Job, *, is_long: bool) -> int:
-        """How many rows of the job there is room for. Beside more urgent work that is what a prompt's chunk has left,
-        so that those steps do not get much longer."""
+    def _fitting(self, missing: int, *, is_long: bool, is_beside: bool) -> int:
+        """How many of the rows that a job misses there is room for. Beside more urgent work that is what a prompt's
+        chunk has left, so that those steps do not get much longer."""
         room = self.size.chunk_tokens - self.plan.chunked if is_long else self.size.rows - self.riding
-        if self._is_beside_more_urgent(job):
+        if is_beside:
             room = min(room, max(0, self.size.chunk_tokens - self.plan.chunked - self.riding))
-        missing = job.missing - self.spared.get(job, 0)
         return min(missing, room) if is_long or missing <= room else 0
 
-    def _is_beside_more_urgent(self, job: Job) -> bool:
-        return bool(self.plan.parts) and self.plan.parts[0][0].claim.priority < job.claim.priority
+    def _is_beside_more_urgent(self, claim: Claim) -> bool:
+        parts = self.plan.parts
+        return bool(parts) and parts[0][0].claim.priority < claim.priority
 
     def _take(self, job: Job, rows: int) -> bool:
         line, before = job.line, self.lines.counts.preemptions
@@ -140,9 +156,9 @@ class _Planning:
             self._drop_those_who_gave_way()
         if granted:
             if job in self.spared:
-                job.leave_out(self.spared[job])
+                job.left_out += self.spared[job]
             self.plan.parts.append((job, job.row(rows)))
-            self._charge(job, rows)
+            self._charge(line.claim, rows)
         else:
             self.plan.starved.append(job)
         return granted
@@ -153,8 +169,7 @@ class _Planning:
         for job, row in gone:
             self.plan.parts.remove((job, row))
             self.plan.starved.append(job)
-            self._charge(job, -len(row.tokens))
+            self._charge(job.claim, -len(row.tokens))
 
-    def _charge(self, job: Job, rows: int) -> None:
-        claim = job.claim
+    def _charge(self, claim: Claim, rows: int) -> None:
         self.shares[claim.priority].charge(claim, rows)
