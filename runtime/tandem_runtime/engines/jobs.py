@@ -54,6 +54,8 @@ class Job:
     gives_way: bool
     since: float
     want: Want | None = None
+    line: Line = field(init=False)
+    """That of what it wants."""
     parts: list[Logits] = field(default_factory=list)
     queue_seconds: float | None = None
     forward_seconds: float = 0.0
@@ -62,7 +64,7 @@ class Job:
     """So many tokens, the last of what is wanted, will not be computed."""
 
     def need(self, want: Want) -> None:
-        self.want, self.parts, self.left_out = want, [], 0
+        self.want, self.line, self.parts, self.left_out = want, want.line, [], 0
         self.queue_seconds, self.forward_seconds = None, 0.0
 
     @property
@@ -71,17 +73,12 @@ class Job:
         return self.want
 
     @property
-    def line(self) -> Line:
-        return self.current.line
-
-    @property
     def claim(self) -> Claim:
-        return self.current.line.claim
+        return self.line.claim
 
     @property
     def missing(self) -> int:
-        want = self.current
-        return len(want.tokens) - len(want.line.held) - self.left_out
+        return len(self.current.tokens) - len(self.line.held) - self.left_out
 
     @property
     def guesses(self) -> tuple[float, ...]:

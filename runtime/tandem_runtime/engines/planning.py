@@ -5,6 +5,7 @@ Refuses to know threads, models, and what comes of a step. Who goes first is `do
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from tandem_runtime.domain.batching import Claim, Shares
 from tandem_runtime.domain.blocks import Key
@@ -25,6 +26,9 @@ CHUNK_TOKENS = 256
 STEP_ROWS = 512
 """Rows of those who ride along, per step: 64 sessions that guess 7 tokens each. Whoever has many sessions that guess
 more does not set everybody's pace by it."""
+
+
+_BY_ARRIVAL = attrgetter("since", "line.number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +78,11 @@ def plan_step(
 
 
 def _in_order(jobs: Sequence[Job], shares: Mapping[Priority, Shares]) -> Iterator[Job]:
-    waiting = sorted(jobs, key=_by_arrival)
+    waiting: dict[Priority, list[tuple[str | None, Job]]] = {}
+    for job in sorted(jobs, key=_BY_ARRIVAL):
+        waiting.setdefault(job.claim.priority, []).append((job.claim.tenant, job))
     for priority, own in shares.items():
-        yield from own.turns([(job.claim.tenant, job) for job in waiting if job.claim.priority is priority])
-
-
-def _by_arrival(job: Job) -> tuple[float, int]:
-    return job.since, job.line.number
+        yield from own.turns(waiting.get(priority, ()))
 
 
 def _spared(jobs: Sequence[Job], size: StepSize, seconds: StepSeconds) -> Mapping[Job, int]:

@@ -194,11 +194,19 @@ class StepLoop:
     def _live(self) -> None:
         try:
             while not self._stopping:
-                self._turn()
+                self.turn()
+                self.send()
         finally:  # also after a bug: callers are told, and not left to wait
             self._end()
 
-    def _turn(self) -> None:
+    @property
+    def is_idle(self) -> bool:
+        """Whether a turn would begin by waiting."""
+        return self._commands.empty() and (self._starving or not self._lanes)
+
+    def turn(self) -> None:
+        """Do what has been asked for, and take a step. On the thread of the loop; a simulation of virtual time, which
+        starts none, takes the turns itself."""
         commands = self._awaited() + self._arrived()
         began = self._clock.monotonic()
         for command in commands:
@@ -207,7 +215,6 @@ class StepLoop:
         if not self._stopping:
             with self._surviving():
                 self._step(began)
-        self._send()
 
     @contextmanager
     def _surviving(self) -> Iterator[None]:
@@ -226,7 +233,7 @@ class StepLoop:
         _call_all(self._arrived())
         for lane in list(self._lanes):
             self.end_lane(lane, self._lost("the engine was stopped"))
-        self._send()
+        self.send()
 
     def _stop(self) -> None:
         self._stopping = True
@@ -360,7 +367,7 @@ class StepLoop:
     def _post(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
         self._outbox.setdefault(loop, []).append(call)
 
-    def _send(self) -> None:
+    def send(self) -> None:
         """Wake each event loop once per step, with all that there is for it."""
         outbox, self._outbox = self._outbox, {}
         for loop, calls in outbox.items():
