@@ -9,6 +9,7 @@ from tests.mutants.fault import (
     EXACT,
     IN_ROUNDS,
     INVARIANCE,
+    LEFT_OUT,
     NEXT_TO_A_MASS,
     NOISE,
     ONE_BY_ONE,
@@ -267,6 +268,17 @@ NAMED: tuple[Fault, ...] = (
         "            ids.append(token)\n            rows += [row]",
         "whether a position is proposed may not depend on what was drawn there, or the law is wrong",
         (THROUGH_LOOPS,),
+    ),
+    Fault(
+        "a cut by q of the drawn token",
+        "engines/target_loop.py",
+        "settled=len(prefix), survivals=survivals)",
+        "settled=len(prefix), survivals=tuple(\n"
+        "            chance * (row.probabilities[row.ids.index(token)] > 0.25)\n"
+        "            for chance, token, row in zip(survivals, proposed.ids, proposed.q or (), strict=False)\n"
+        "        ))",
+        "which slots of a shared step are judged may hang on beliefs and costs only, or the law is wrong",
+        (LEFT_OUT, THROUGH_LOOPS),
     ),
     Fault(
         "a request parameter that reaches only the bonus token",
