@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from benchmarks.record import RESULTS
 from benchmarks.recorded import Trace, read_traces
 
-KINDS = ("task", "temperature")
+KINDS = ("task", "temperature", "lot")
 Figures = Mapping[str, float]
 
 
@@ -107,8 +107,9 @@ def drafters(samples: Mapping[str, Any], figures: Figures, path: Path) -> None:
 
 
 def segments(samples: Mapping[str, Any], figures: Figures, path: Path) -> None:
-    panels = {f"recorded: gain of a K rule per {kind}": _named(f"{kind}_gain_", figures) for kind in KINDS}
-    _bar_panels(path, {title: _without(bars, "most") for title, bars in panels.items()})
+    panels = {f"recorded: gain of a belief per {kind}": _named(f"{kind}_gain_", figures) for kind in KINDS}
+    ends = ("least", "most")
+    _bar_panels(path, {title: {n: v for n, v in bars.items() if n not in ends} for title, bars in panels.items()})
 
 
 def traces(found: Sequence[Trace], path: Path) -> None:
@@ -168,10 +169,6 @@ PLOTS: Mapping[str, Callable[[Mapping[str, Any], Figures, Path], None]] = {
 def _named(prefix: str, figures: Figures) -> dict[str, float]:
     """Those whose names begin so, by the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in figures.items() if name.startswith(prefix)}
-
-
-def _without(figures: Figures, name: str) -> dict[str, float]:
-    return {other: value for other, value in figures.items() if other != name}
 
 
 def _bars(axes: Axes, values: Figures) -> None:

@@ -7,7 +7,8 @@ The load is what a gateway sees: 8 clients, whose requests are the texts of one 
 that tasks and temperatures are mixed. They are served with one belief for all, with one for each temperature, as
 `domain.segments` has it, and with one for each task within those; each begins knowing nothing. Gains are seconds of all
 requests over seconds, median of three orders: per temperature over one for all, per task over per temperature. Narrow
-segments learn from less, so a gain may be a loss; and a session has a part of its belief for itself in any case.
+segments learn from less: what that costs where they divide nothing is told by lots, 8 of them, to which prompts belong
+by chance. A session has a part of its belief for itself in any case.
 
 Costs are the flat rig's. A lookup's guesses cost nothing, and where it has none it offers nothing.
 """
@@ -17,8 +18,8 @@ import random
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from itertools import pairwise
 from typing import TypeAlias
+from zlib import crc32
 
 from benchmarks.page import shares
 from benchmarks.record import record
@@ -31,7 +32,7 @@ from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.lookahead import Lookahead
 from tandem_runtime.domain.segments import Segment, Segments, heat_of
 
-SEED, ORDERS, CLIENTS = 31, 3, 8
+SEED, ORDERS, CLIENTS, LOTS = 31, 3, 8, 8
 WORTH = 0.01
 """A segment of its own is worth so much."""
 Division: TypeAlias = Callable[[Outcomes], Segment]
@@ -40,8 +41,11 @@ DIVISIONS: Mapping[str, Division] = {
     "one": lambda _: Segment(PAIR),
     "temperature": lambda of: Segment(PAIR, heat=heat_of(of.temperature)),
     "task": lambda of: Segment(PAIR, AdapterDigest(of.task), heat_of(of.temperature)),
+    "lot": lambda of: Segment(PAIR, AdapterDigest(str(crc32(of.prompt.encode()) % LOTS)), heat_of(of.temperature)),
 }
-"""From wide to narrow. A task stands where an adapter would, so that it begins as a segment of the same pair does."""
+"""A task or lot stands where an adapter would, so that it begins as a segment of the same pair does."""
+WITHIN = {"temperature": "one", "task": "temperature", "lot": "temperature"}
+"""What each divides."""
 
 
 class Mixed(World):
@@ -77,9 +81,12 @@ def mixed(trace: Trace, order: int) -> Recorded:
 
 
 def comparisons(trace: Trace) -> list[tuple[str, str]]:
-    """What can be compared in this trace: a division, and the next wider one that is another."""
-    kinds = [kind for kind, division in DIVISIONS.items() if len(set(map(division, trace.sequences))) > 1]
-    return list(pairwise(["one", *kinds]))
+    """What can be compared in this trace: a division that is one, and the wider one within which it divides."""
+
+    def segments(kind: str) -> int:
+        return len(set(map(DIVISIONS[kind], trace.sequences)))
+
+    return [(wide, narrow) for narrow, wide in WITHIN.items() if segments(narrow) > segments(wide)]
 
 
 def measure(trace: Trace, orders: int) -> tuple[dict[str, float], dict[str, list[dict[str, float]]]]:
@@ -110,13 +117,14 @@ def main() -> None:
         figures |= {f"{kind}_gain_{trace.name}": round(gain, 4) for kind, gain in gains.items()}
         told = "  ".join(f"per {kind} {gain:.4f}" for kind, gain in gains.items())
         print(f"{trace.name:22} {told}   ({shares(trace)})", flush=True)
-    for kind in ("task", "temperature"):
+    if asked.trace:
+        return
+    for kind in WITHIN:
         every = [value for name, value in figures.items() if name.startswith(f"{kind}_gain_")]
-        figures[f"{kind}_gain_most"] = max(every, default=1.0)
-        figures[f"{kind}_worth_it"] = sum(value >= 1 + WORTH for value in every)
-        print(f"per {kind}: the most is {figures[f'{kind}_gain_most']:.4f}, of {len(every)} traces")
-    if asked.trace is None:
-        print(record("segments", seed=SEED, figures=figures, samples=samples))
+        worth = sum(value >= 1 + WORTH for value in every)
+        figures |= {f"{kind}_gain_least": min(every), f"{kind}_gain_most": max(every), f"{kind}_worth_it": worth}
+        print(f"per {kind}: {min(every):.4f} to {max(every):.4f}; worth it in {worth} of {len(every)} traces")
+    print(record("segments", seed=SEED, figures=figures, samples=samples))
 
 
 if __name__ == "__main__":
