@@ -29,7 +29,7 @@ from benchmarks.simulator.acceptance import chance
 from benchmarks.simulator.clock import run_virtually
 from benchmarks.simulator.costs import CROWDED
 from benchmarks.simulator.world import ON, Books, Setting, World
-from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead
+from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead, Shared
 from tandem_runtime.domain.tokens import TokenId
 from tandem_runtime.engines.draft_loop import BatchedDraft
 from tandem_runtime.engines.scripted import ScriptedModel
@@ -53,7 +53,7 @@ Asking = Callable[[World], Coroutine[Any, Any, None]]
 def serve(asking: Asking, alpha: float, seed: int, bounds: Bounds) -> Books:
     async def main() -> Books:
         setting = Setting(seed=seed, rig=CROWDED, sessions=SESSIONS)
-        world = World(setting, acceptance=chance(alpha, seed), lookahead=Lookahead(), bounds=lambda: bounds)
+        world = World(setting, acceptance=chance(alpha, seed), lookahead=Shared(), bounds=lambda: bounds)
         await asking(world)
         return world.books
 
