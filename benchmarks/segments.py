@@ -28,13 +28,9 @@ from benchmarks.simulator.acceptance import Recorded, recorded
 from benchmarks.simulator.clock import run_virtually
 from benchmarks.simulator.costs import FLAT, LOOKUP
 from benchmarks.simulator.world import Setting, World
-<<<<<<< HEAD
 from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.lookahead import Lookahead
 from tandem_runtime.domain.segments import Segment, Segments, heat_of
-=======
-from tandem_runtime.domain.lookahead import Lookahead, Shared
->>>>>>> sim
 
 SEED, ORDERS, CLIENTS, LOTS = 31, 3, 8, 8
 WORTH = 0.01
@@ -55,22 +51,12 @@ WITHIN = {"temperature": "one", "task": "temperature", "lot": "temperature"}
 class Mixed(World):
     """A session begins in its segment."""
 
-<<<<<<< HEAD
     def __init__(self, load: Recorded, division: Division, setting: Setting) -> None:
         super().__init__(setting, acceptance=load, lookahead=Lookahead())
         self.load, self.division, self.segments = load, division, Segments()
 
     def lookahead_of(self, text: int) -> Lookahead:
         return self.segments.begin(self.division(self.load.texts[text]))
-=======
-    def __init__(self, load: Recorded, segment: Callable[[Outcomes], str], setting: Setting) -> None:
-        super().__init__(setting, acceptance=load, lookahead=Shared())
-        self.load, self.segment = load, segment
-        self.rules: dict[str, Shared] = {}
-
-    def lookahead_of(self, text: int) -> Lookahead:
-        return self.rules.setdefault(self.segment(self.load.texts[text]), Shared()).begin()
->>>>>>> sim
 
 
 def serve(trace: Trace, division: Division, order: int) -> dict[str, float]:
