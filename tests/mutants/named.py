@@ -23,16 +23,16 @@ NAMED: tuple[Fault, ...] = (
     Fault(
         "raw q in the residual",
         "engines/rejection.py",
-        "return _followed(_residual(p, q), at, parameters, offset)",
-        "return _followed(_residual(p, Law(q.ids, np.sqrt(q.probabilities))), at, parameters, offset)",
+        "return _followed(_residual(p, q), at, parameters, offset, credits)",
+        "return _followed(_residual(p, Law(q.ids, np.sqrt(q.probabilities))), at, parameters, offset, credits)",
         "q before its temperature is subtracted, not the q that was drawn from (transformers 47932)",
         (VERDICTS, ONE_BY_ONE, IN_ROUNDS),
     ),
     Fault(
         "recovered token from p instead of the residual",
         "engines/rejection.py",
-        "return _followed(_residual(p, q), at, parameters, offset)",
-        "return _followed(p, at, parameters, offset)",
+        "return _followed(_residual(p, q), at, parameters, offset, credits)",
+        "return _followed(p, at, parameters, offset, credits)",
         "what was already given a chance by q is given another: the law tilts towards the draft's",
         (ONE_BY_ONE, IN_ROUNDS),
     ),
@@ -105,9 +105,9 @@ NAMED: tuple[Fault, ...] = (
     Fault(
         "bonus from position K",
         "engines/rejection.py",
-        "return _followed(distribution(logits[-1], parameters), len(proposal.ids), parameters, offset)",
+        "return _followed(distribution(logits[-1], parameters), len(proposal.ids), parameters, offset, credits)",
         "return _followed(distribution(logits[max(0, len(proposal.ids) - 1)], parameters), "
-        "len(proposal.ids), parameters, offset)",
+        "len(proposal.ids), parameters, offset, credits)",
         "the bonus token must come from the row behind the last proposed token",
         (ONE_BY_ONE, IN_ROUNDS),
     ),

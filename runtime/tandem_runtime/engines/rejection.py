@@ -7,10 +7,11 @@ rejection, and in a block those beyond a token that the target excludes.
 Logits may be of any float type; all arithmetic is float64.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tandem_runtime.domain.block import credit, success
 from tandem_runtime.domain.errors import BadRequest
 from tandem_runtime.domain.noise import Salt
 from tandem_runtime.domain.tokens import Proposal, SamplingParameters, SparseRow, Verification
@@ -56,19 +57,23 @@ def _verify_coupled(logits: Logits, proposal: Proposal, parameters: SamplingPara
 
 
 def _verify_rejection(logits: Logits, proposal: Proposal, parameters: SamplingParameters, offset: int) -> Verified:
+    credits: list[float] = []
     for at, (token, row) in enumerate(zip(proposal.ids, proposal.q or (), strict=True)):
         p, q = distribution(logits[at], parameters), _law_of(row)
+        credits.append(min(1.0, p.of(token) / q.of(token)))
         if round_uniform(parameters, Salt.ACCEPT, offset, at) * q.of(token) >= p.of(token):
-            return _followed(_residual(p, q), at, parameters, offset)
-    return _followed(distribution(logits[-1], parameters), len(proposal.ids), parameters, offset)
+            return _followed(_residual(p, q), at, parameters, offset, credits)
+    return _followed(distribution(logits[-1], parameters), len(proposal.ids), parameters, offset, credits)
 
 
 def _verify_block(logits: Logits, proposal: Proposal, parameters: SamplingParameters, offset: int) -> Verified:
     q = [_law_of(row) for row in proposal.q or ()]
     p = [distribution(logits[0], parameters)]
-    accepted, share, worth = 0, 1.0, 1.0
+    credits: list[float] = []
+    accepted, share, worth, stood = 0, 1.0, 1.0, 1.0
     for at, token in enumerate(proposal.ids):
         worth = min(1.0, worth * p[at].of(token) / q[at].of(token))
+        credits.append(credit(worth, stood))
         if worth == 0:
             break
         u = round_uniform(parameters, Salt.ACCEPT, offset, at)
@@ -76,12 +81,13 @@ def _verify_block(logits: Logits, proposal: Proposal, parameters: SamplingParame
             stands = u < worth
         else:
             p.append(distribution(logits[at + 1], parameters))
-            left = _left(p[-1], q[at + 1], worth).sum()
+            left = float(_left(p[-1], q[at + 1], worth).sum())
             stands = u * (left + 1 - worth) < left
+            stood = success(left, worth)
         accepted, share = (at + 1, worth) if stands else (accepted, share)
     if accepted == len(q):
-        return _followed(distribution(logits[accepted], parameters), accepted, parameters, offset)
-    return _followed(_residual(p[accepted], q[accepted], share), accepted, parameters, offset)
+        return _followed(distribution(logits[accepted], parameters), accepted, parameters, offset, credits)
+    return _followed(_residual(p[accepted], q[accepted], share), accepted, parameters, offset, credits)
 
 
 _RULES: dict[Verification, Callable[[Logits, Proposal, SamplingParameters, int], Verified]] = {
@@ -91,8 +97,11 @@ _RULES: dict[Verification, Callable[[Logits, Proposal, SamplingParameters, int],
 }
 
 
-def _followed(law: Law, accepted: int, parameters: SamplingParameters, offset: int) -> Verified:
-    return Verified(accepted, draw(law, round_uniform(parameters, Salt.RESIDUAL, offset, accepted)))
+def _followed(
+    law: Law, accepted: int, parameters: SamplingParameters, offset: int, credits: Sequence[float]
+) -> Verified:
+    token = draw(law, round_uniform(parameters, Salt.RESIDUAL, offset, accepted))
+    return Verified(accepted, token, tuple(credits[: accepted + 1]))
 
 
 def _law_of(row: SparseRow) -> Law:
