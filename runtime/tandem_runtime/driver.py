@@ -69,7 +69,8 @@ async def generate(
                     yield finish
                     return
                 case Choose(most):
-                    session.chosen(lookahead.choose(allowance(), most, clock.monotonic(), warm=executor.warm))
+                    choice = lookahead.choose(allowance(), most, clock.monotonic(), warm=executor.warm)
+                    session.chosen(choice.k)
                 case command:
                     await executor.carry_out(command)
     except (asyncio.CancelledError, GeneratorExit):

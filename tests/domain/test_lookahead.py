@@ -14,11 +14,14 @@ from tandem_runtime.domain.lookahead import (
     OFF,
     Belief,
     Bounds,
+    Choice,
     Costs,
     Lookahead,
     Mean,
     Mode,
+    Rule,
     Tally,
+    Why,
     choose,
     conditional_acceptance,
     hear,
@@ -104,12 +107,12 @@ def test_the_marginal_rule_finds_the_best_k(
     ],
 )
 def test_a_useless_draft_is_switched_off_unless_told_always(bounds: Bounds, expected: int) -> None:
-    assert choose(belief(0.1), bounds, 0.0, warm=False)[0] == expected
+    assert choose(belief(0.1), bounds, 0.0, warm=False)[0].k == expected
 
 
 @pytest.mark.parametrize(("bounds", "expected"), [(Bounds(1, 3), 3), (Bounds(6, 9), 6), (Bounds(4, 4), 4)])
 def test_a_good_draft_keeps_within_the_bounds(bounds: Bounds, expected: int) -> None:
-    assert choose(replace(belief(0.8), k=None), bounds, 0.0, warm=False)[0] == expected
+    assert choose(replace(belief(0.8), k=None), bounds, 0.0, warm=False)[0].k == expected
 
 
 def test_a_draft_that_had_to_catch_up_says_nothing_of_costs() -> None:
@@ -119,12 +122,12 @@ def test_a_draft_that_had_to_catch_up_says_nothing_of_costs() -> None:
 
 def test_an_off_slot_changes_nothing_that_is_believed() -> None:
     known = belief(0.8)
-    assert choose(known, OFF, 0.0, warm=False) == (0, known)
+    assert choose(known, OFF, 0.0, warm=False) == (Choice(0, (), Why(Rule.WITHHELD, known, OFF, 0.0)), known)
 
 
 def test_a_cold_start_speculates_at_a_middle_k() -> None:
-    assert choose(Belief(), Bounds(1, 8), 0.0, warm=False)[0] == 5
-    assert choose(Belief(), Bounds(2, 2), 0.0, warm=False)[0] == 2
+    assert choose(Belief(), Bounds(1, 8), 0.0, warm=False)[0].k == 5
+    assert choose(Belief(), Bounds(2, 2), 0.0, warm=False)[0].k == 2
 
 
 def test_costs_that_are_too_old_are_not_known() -> None:
@@ -141,10 +144,10 @@ def test_where_no_plain_token_was_seen_the_verify_pass_bounds_it() -> None:
 
 def test_k_does_not_move_for_less_than_one_percent() -> None:
     # At .8 and 1 ms the best is 4 (1.440), and 5 gives 1.419: 1.5 % less; 3 gives 1.423.
-    assert choose(replace(belief(0.8, o=1), k=5), WIDE, 0.0, warm=False)[0] == 4
+    assert choose(replace(belief(0.8, o=1), k=5), WIDE, 0.0, warm=False)[0].k == 4
     # At .82 the two are within 1 %.
-    assert choose(replace(belief(0.82, o=1), k=5), WIDE, 0.0, warm=False)[0] == 5
-    assert choose(replace(belief(0.82, o=1), k=4), WIDE, 0.0, warm=False)[0] == 4
+    assert choose(replace(belief(0.82, o=1), k=5), WIDE, 0.0, warm=False)[0].k == 5
+    assert choose(replace(belief(0.82, o=1), k=4), WIDE, 0.0, warm=False)[0].k == 4
 
 
 def test_coming_back_needs_one_percent_more_than_staying_on() -> None:
@@ -152,8 +155,8 @@ def test_coming_back_needs_one_percent_more_than_staying_on() -> None:
     found = predict(near, WIDE, 0.0)
     assert found is not None
     assert 1.01 < found.speed_up < 1.02
-    assert choose(near, WIDE, 0.0, warm=False)[0] > 0
-    assert choose(replace(near, k=0), WIDE, 0.0, warm=False)[0] == 0
+    assert choose(near, WIDE, 0.0, warm=False)[0].k > 0
+    assert choose(replace(near, k=0), WIDE, 0.0, warm=False)[0].k == 0
 
 
 def test_unexamined_positions_are_believed_to_be_like_the_one_before() -> None:
@@ -216,7 +219,7 @@ def rounds(
     for number in range(count):
         if number % REQUEST_ROUNDS == 0:
             opened = warm = False
-        k = lookahead.choose(WIDE, 16, now, warm=warm)
+        k = lookahead.choose(WIDE, 16, now, warm=warm).k
         accepted = 0
         while accepted < k and uniform_at(seed, number, Salt.ACCEPT, accepted) < acceptance:
             accepted += 1
@@ -290,7 +293,7 @@ def test_a_probe_that_meets_nothing_to_offer_is_not_over() -> None:
     lookahead = Lookahead(replace(belief(0.02), k=0, plain_rounds=8))
     asked = []
     for _ in range(6):
-        asked.append(lookahead.choose(WIDE, 16, 0.0, warm=True))
+        asked.append(lookahead.choose(WIDE, 16, 0.0, warm=True).k)
         lookahead.unanswered()
     assert asked == [2] * 6
     lookahead = Lookahead(belief(0.9))
@@ -301,11 +304,39 @@ def test_a_probe_that_meets_nothing_to_offer_is_not_over() -> None:
 def test_only_one_of_many_sessions_takes_a_probe() -> None:
     known = replace(belief(0.02), k=0, plain_rounds=8)
     lookahead = Lookahead(known)
-    assert [lookahead.choose(WIDE, 16, 0.0, warm=False) for _ in range(4)] == [2, 0, 0, 0]
+    assert [lookahead.choose(WIDE, 16, 0.0, warm=False).k for _ in range(4)] == [2, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("known", "bounds", "rule"),
+    [
+        (belief(0.8), OFF, Rule.WITHHELD),
+        (Belief(), WIDE, Rule.COLD_START),
+        (belief(0.1), Bounds(1, 4, Mode.ALWAYS), Rule.ALWAYS),
+        (belief(0.8), WIDE, Rule.PAYS),
+        (belief(0.1), WIDE, Rule.LOSES),
+        (replace(belief(0.1), k=0), WIDE, Rule.LOSES),
+        (replace(belief(0.1), k=0, plain_rounds=8), WIDE, Rule.PROBE),
+    ],
+)
+def test_a_choice_says_which_rule_settled_it(known: Belief, bounds: Bounds, rule: Rule) -> None:
+    choice, _ = choose(known, bounds, 0.0, warm=False)
+    assert choice.why == Why(rule, known, bounds, 0.0)
+    assert len(choice.survivals) == choice.k
+
+
+def test_a_choice_says_what_was_predicted_for_every_k() -> None:
+    choice, _ = choose(replace(belief(0.8), k=None), Bounds(1, 5), 0.0, warm=False)
+    assert [(each.k, round(each.speed_up, 2)) for each in choice.why.predictions] == [
+        (1, 1.23), (2, 1.41), (3, 1.48), (4, 1.48), (5, 1.46),
+    ]  # fmt: skip
+    assert choice.survivals == pytest.approx((0.8, 0.64, 0.512, 0.4096), abs=1e-5)
+    assert Lookahead(belief(0.8)).choose(WIDE, 2, 0.0, warm=True).survivals == choice.survivals[:2]
+    assert choose(Belief(), WIDE, 0.0, warm=False)[0].why.predictions == ()
 
 
 def test_k_is_cut_to_what_the_session_has_room_for() -> None:
-    assert Lookahead(belief(0.95)).choose(WIDE, 3, 0.0, warm=True) == 3
+    assert Lookahead(belief(0.95)).choose(WIDE, 3, 0.0, warm=True).k == 3
 
 
 def test_an_unknown_slope_is_learnt_from_two_ks() -> None:

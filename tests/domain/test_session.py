@@ -493,3 +493,31 @@ def test_another_seed_gives_another_answer() -> None:
         target = flat_target(SamplingParameters(seed, temperature=2.0))
         answers.add(tuple(play(target, target, 4, endings=Endings(32)).ids))
     assert len(answers) >= 10
+
+
+def verified(credits: tuple[float, ...], *, accepted: int, ended: bool = False) -> Round:
+    session = Session(request(endings=Endings(16, frozenset({9}) if ended else frozenset())))
+    session.opened(Opened(Incarnation("t")))
+    session.chosen(3)
+    session.draft_opened(Opened(Incarnation("d")))
+    session.proposed(Proposal((4, 9, 4), rows=3))
+    return session.verified(Verdict(0, 0, accepted, 5, credits=credits, rows=7), Spent(1.0))
+
+
+def test_a_round_tells_who_shared_its_steps_and_what_was_credited() -> None:
+    round = verified((0.75, 1.0, 0.25), accepted=2)
+    assert (round.rows, round.draft_rows, round.credits, round.evidence) == (7, 3, *((0.75, 1.0, 0.25),) * 2)
+
+
+def test_what_lies_beyond_an_ending_is_credited_to_nobody() -> None:
+    assert verified((0.75, 1.0, 0.25), accepted=3, ended=True).evidence == (0.75, 1.0)
+
+
+def test_where_the_target_credits_nothing_the_bare_outcome_speaks() -> None:
+    assert verified((), accepted=2).evidence == (1.0, 1.0, 0.0)
+    assert verified((), accepted=0).evidence == (0.0,)
+
+
+def test_credits_of_other_positions_than_were_examined_are_a_lost_target() -> None:
+    with pytest.raises(TargetLost, match="credited 3 positions where it examined 2"):
+        verified((0.5, 0.5, 0.5), accepted=1)

@@ -1,6 +1,7 @@
 """The codec is total: every domain value comes back whole, and bytes without sense are a BadRequest, nothing else."""
 
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -52,6 +53,7 @@ singles = st.floats(allow_nan=False, width=32)
 ids = st.lists(counts, max_size=12).map(tuple)
 incarnations = st.sampled_from([BOUND, Incarnation("another")])
 micro = counts.map(lambda n: n / 1_000_000)
+sharers = st.integers(1, 2**32 - 1)
 share = st.integers(0, 10_000).map(lambda n: n / 10_000)
 texts = st.text(st.characters(codec="utf-8"), max_size=20)
 
@@ -88,7 +90,8 @@ def rows(draw: st.DrawFn) -> SparseRow:
 def proposals(draw: st.DrawFn, *, seconds: bool = True) -> Proposal:
     proposed = draw(ids)
     q = draw(st.none() | st.lists(rows(), min_size=len(proposed), max_size=len(proposed)).map(tuple))
-    return Proposal(ids=proposed, q=q or None, draft_seconds=draw(micro) if seconds else 0.0)
+    proposal = Proposal(ids=proposed, q=q or None)
+    return replace(proposal, draft_seconds=draw(micro), rows=draw(sharers)) if seconds else proposal
 
 
 requests: st.SearchStrategy[RequestBody] = st.one_of(
@@ -126,6 +129,8 @@ replies: st.SearchStrategy[ReplyBody] = st.one_of(
         queue_seconds=micro,
         forward_seconds=micro,
         kv_used=share,
+        credits=st.lists(st.floats(0, 1, width=32), max_size=3).map(tuple),
+        rows=sharers,
     ),
     st.just(Ended()),
     proposals(),
@@ -252,6 +257,13 @@ def test_a_draft_that_sends_no_law_is_told_apart_from_one_that_does() -> None:
     assert caught.value.parameter == "proposal.q[0]"
 
 
+@pytest.mark.parametrize("credit", [-0.1, 1.1, float("nan")])
+def test_a_credit_that_is_no_chance_is_a_bad_request_naming_the_position(credit: float) -> None:
+    with pytest.raises(BadRequest, match="a chance from 0 to 1") as caught:
+        codec.decode_reply(pb.Reply(call=1, verdict=pb.Verdict(credits=[0.5, credit])))
+    assert caught.value.parameter == "verdict.credits[1]"
+
+
 @pytest.mark.parametrize("kind", [0, 99])
 def test_a_failure_of_unknown_kind_is_a_bad_request(kind: int) -> None:
     with pytest.raises(BadRequest, match=f"failure.kind: {kind}"):
@@ -286,7 +298,14 @@ def test_a_coupled_round_at_five_guesses_takes_at_most_128_bytes_each_way() -> N
         VerifyRound(SESSION, BOUND, 100_000, 130_000, guesses), call=2**32, session=50_000, bound=BOUND
     )
     verdict = Verdict(
-        round=100_000, offset=130_000, accepted=5, token=151_935, queue_seconds=2.5, forward_seconds=2.5, kv_used=0.99
+        round=100_000,
+        offset=130_000,
+        accepted=5,
+        token=151_935,
+        queue_seconds=2.5,
+        forward_seconds=2.5,
+        kv_used=0.99,
+        rows=300,
     )
     sizes = len(frame), len(codec.reply_frame(verdict, call=2**32))
     assert max(sizes) <= 128

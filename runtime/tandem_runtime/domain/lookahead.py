@@ -161,19 +161,72 @@ class Prediction:
     speed_up: float
 
 
-def choose(belief: Belief, bounds: Bounds, now: float, *, warm: bool) -> tuple[int, Belief]:
+class Rule(StrEnum):
+    """Which rule settled a K."""
+
+    WITHHELD = "Withheld"
+    """The bounds allow nothing: an off slot, a policy, a request."""
+    COLD_START = "ColdStart"
+    """No cost is known: the middle of the bounds, to learn."""
+    ALWAYS = "Always"
+    """The best within the bounds; the mode asks for it whether it pays or not."""
+    PAYS = "Pays"
+    LOSES = "Loses"
+    """No K is worth more than plain decoding and the least gain."""
+    PROBE = "Probe"
+    """None seems to, and it is time to look again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """What led to a K: the rule, and all that it was applied to. What was predicted for which K follows from them."""
+
+    rule: Rule
+    belief: Belief
+    bounds: Bounds
+    now: float
+
+    @property
+    def predictions(self) -> tuple[Prediction, ...]:
+        """S(K) for K = 1, ..., the most that may be proposed; empty where no cost is known."""
+        model = _model(self.belief, self.bounds.maximum, self.now)
+        if model is None:
+            return ()
+        return tuple(Prediction(k, model.speed_up(k)) for k in range(1, self.bounds.maximum + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """K for one round. `survivals[i]` is the believed chance that tokens 1 to i + 1 all stand, as it is before anything
+    of the round is drawn; there are K of them."""
+
+    k: int
+    survivals: tuple[float, ...]
+    why: Why
+
+
+def choose(belief: Belief, bounds: Bounds, now: float, *, warm: bool) -> tuple[Choice, Belief]:
     """K for a session's next round, and the belief that remembers the choice: for hysteresis, and to probe once."""
+    k, rule, remembered = _settle(belief, bounds, now, warm=warm)
+    survivals = tuple(accumulate(conditional_acceptance(belief, k), mul))
+    return Choice(k, survivals, Why(rule, belief, bounds, now)), remembered
+
+
+def _settle(belief: Belief, bounds: Bounds, now: float, *, warm: bool) -> tuple[int, Rule, Belief]:
     if bounds.maximum <= 0:
-        return 0, belief
+        return 0, Rule.WITHHELD, belief
     found = predict(belief, bounds, now)
     if found is None:
         middle = (max(bounds.minimum, 1) + bounds.maximum + 1) // 2
-        return middle, replace(belief, k=middle)
-    if bounds.mode is Mode.ALWAYS or _pays(belief, bounds, found):
-        return found.k, replace(belief, k=found.k, plain_rounds=0, probe_after=PROBE_FIRST_ROUNDS)
+        return middle, Rule.COLD_START, replace(belief, k=middle)
+    always = bounds.mode is Mode.ALWAYS
+    if always or _pays(belief, bounds, found):
+        remembered = replace(belief, k=found.k, plain_rounds=0, probe_after=PROBE_FIRST_ROUNDS)
+        return found.k, Rule.ALWAYS if always else Rule.PAYS, remembered
     if belief.k != 0:
-        return 0, replace(belief, k=0, plain_rounds=0, probe_after=PROBE_FIRST_ROUNDS)
-    return _probe(belief, bounds, warm=warm)
+        return 0, Rule.LOSES, replace(belief, k=0, plain_rounds=0, probe_after=PROBE_FIRST_ROUNDS)
+    k, remembered = _probe(belief, bounds, warm=warm)
+    return k, Rule.PROBE if k else Rule.LOSES, remembered
 
 
 def learn(belief: Belief, round: Round, now: float, *, warm: bool) -> Belief:
@@ -339,10 +392,10 @@ class Lookahead:
     def __init__(self, belief: Belief | None = None) -> None:
         self.belief = belief or Belief()
 
-    def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> int:
+    def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> Choice:
         """K within `bounds`, cut to the `most` that the session has room for."""
-        k, self.belief = choose(self.belief, bounds, now, warm=warm)
-        return min(k, most)
+        choice, self.belief = choose(self.belief, bounds, now, warm=warm)
+        return replace(choice, k=min(choice.k, most), survivals=choice.survivals[:most])
 
     def learn(self, round: Round, now: float, *, warm: bool) -> None:
         self.belief = learn(self.belief, round, now, warm=warm)

@@ -286,6 +286,9 @@ class Session:
             raise TargetLost(
                 f"the target reported {len(verdict.logprobs or ())} logprobs for {verdict.accepted + 1} tokens"
             )
+        examined = min(verdict.accepted + 1, len(self._proposal.ids))
+        if len(verdict.credits) not in (0, examined):
+            raise TargetLost(f"the target credited {len(verdict.credits)} positions where it examined {examined}")
 
     def _commit(
         self, ids: tuple[TokenId, ...], logprobs: tuple[TokenLogprob, ...] | None
@@ -312,7 +315,7 @@ class Session:
         prefill = self._target.take_fresh()
         if proposed:
             prefill = self._draft.take_fresh() or prefill
-        return Round(
+        round = Round(
             proposed=proposed,
             accepted=accepted,
             emitted=emitted,
@@ -324,7 +327,10 @@ class Session:
             seconds=spent.seconds,
             started=spent.started,
             prefill=prefill,
+            rows=verdict.rows,
+            draft_rows=self._proposal.rows,
         )
+        return replace(round, credits=verdict.credits[: round.examined])
 
     def _counts(self) -> Counts:
         return Counts(

@@ -138,6 +138,8 @@ class Proposal:
     ids: tuple[TokenId, ...] = ()
     q: tuple[SparseRow, ...] | None = None
     draft_seconds: float = 0.0
+    rows: int = 1
+    """How many sessions shared the draft's steps, this one included: the mean over its steps, rounded."""
 
     def first(self, k: int) -> "Proposal":
         """Its first `k` guesses."""
@@ -157,6 +159,10 @@ class Verdict:
     """What the target says of one proposal: `accepted` of its ids stand, then `token` follows.
 
     `logprobs` has accepted + 1 entries when the session asked for them. Seconds are the target's own.
+
+    `credits` holds one estimate of acceptance, 0 to 1, for each examined position: min(1, p/q) in rejection mode, p(x)
+    for a certain guess. Empty where the target tells none, as in coupled mode: there it is the match bit, which
+    `accepted` says already.
     """
 
     round: int
@@ -168,6 +174,9 @@ class Verdict:
     forward_seconds: float = 0.0
     kv_used: float = 0.0
     """Share of the engine's KV memory in use, 0 to 1."""
+    credits: tuple[float, ...] = ()
+    rows: int = 1
+    """How many sessions shared the step that judged, this one included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +271,16 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True)
+class Ahead:
+    """What came of a proposal that was drafted while the one before it was verified."""
+
+    hit: bool
+    """Whether it continued what the target said, so that nothing had to be drafted in its place."""
+    wasted: int
+    """Tokens that were drafted for outcomes that did not happen."""
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """One propose-verify exchange as controller, metrics and evidence read it: the one definition for all three.
 
@@ -289,6 +308,19 @@ class Round:
     """Wall time, seconds since 1970."""
     prefill: bool = False
     """The target or the draft read the prompt in this round; decode costs and switchback slots leave it out."""
+    credits: tuple[float, ...] = ()
+    """One estimate of acceptance, 0 to 1, for each examined position, where the target told them; see `Verdict`."""
+    rows: int = 1
+    """How many sessions shared the target's step: the batch that its cost depends on."""
+    draft_rows: int = 1
+    """How many sessions shared the draft's steps."""
+    ahead: Ahead | None = None
+    """None: nothing was drafted ahead for this round."""
+
+    @property
+    def evidence(self) -> tuple[float, ...]:
+        """For each examined position how far it speaks for acceptance: the target's credit, or the bare outcome."""
+        return self.credits or (1.0,) * self.accepted + (0.0,) * (self.examined - self.accepted)
 
     @property
     def examined(self) -> int:

@@ -29,12 +29,15 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """`logits` is [len(tokens) - first, vocab]; the seconds are those of the steps that made it, and of the wait."""
+    """`logits` is [len(tokens) - first, vocab]; the seconds are those of the steps that made it, and of the wait.
+
+    `rows` is how many sessions shared the last of those steps."""
 
     logits: Logits
     queue_seconds: float
     forward_seconds: float
     kv_used: float
+    rows: int
 
 
 Work: TypeAlias = Generator[Want, Seen, Result]
@@ -53,6 +56,7 @@ class Job:
     parts: list[Logits] = field(default_factory=list)
     queue_seconds: float | None = None
     forward_seconds: float = 0.0
+    rows: int = 1
 
     def need(self, want: Want) -> None:
         self.want, self.parts = want, []
@@ -86,8 +90,9 @@ class Job:
         outputs = max(0, end - max(start, want.first))
         return Row(tuple(want.line.table.blocks), start, tuple(want.tokens[start:end]), outputs, self.line.adapter)
 
-    def took(self, row: Row, logits: Logits, *, waited: float, seconds: float) -> None:
-        """Note that `row` was computed."""
+    def took(self, row: Row, logits: Logits, *, waited: float, seconds: float, rows: int) -> None:
+        """Note that `row` was computed, in a step of `rows` sessions."""
+        self.rows = rows
         if self.queue_seconds is None:
             self.queue_seconds = waited
         self.forward_seconds += seconds
@@ -96,4 +101,4 @@ class Job:
 
     def seen(self, kv_used: float) -> Seen:
         logits = self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
-        return Seen(logits, self.queue_seconds or 0.0, self.forward_seconds, kv_used)
+        return Seen(logits, self.queue_seconds or 0.0, self.forward_seconds, kv_used, self.rows)

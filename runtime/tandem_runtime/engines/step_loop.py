@@ -288,7 +288,7 @@ class StepLoop:
                 self._finish(job, error=self._as_ours(outcome))
                 continue
             self.lines.fed(job.current, len(row.tokens))
-            job.took(row, outcome, waited=began - job.since, seconds=seconds)
+            job.took(row, outcome, waited=began - job.since, seconds=seconds, rows=len(plan.parts))
             if not job.missing:
                 self._advance(job)
 

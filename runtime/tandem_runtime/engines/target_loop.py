@@ -112,6 +112,7 @@ class BatchedTarget(BatchedEngine):
             queue_seconds=seen.queue_seconds,
             forward_seconds=seen.forward_seconds,
             kv_used=seen.kv_used,
+            rows=seen.rows,
         )
 
     def _refuse_overflow(self, length: int, proposed: int) -> None:
