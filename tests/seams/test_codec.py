@@ -129,7 +129,7 @@ replies: st.SearchStrategy[ReplyBody] = st.one_of(
         queue_seconds=micro,
         forward_seconds=micro,
         kv_used=share,
-        credits=st.lists(st.floats(0, 1, width=32), max_size=3).map(tuple),
+        credits=st.lists(share, max_size=3).map(tuple),
         rows=sharers,
     ),
     st.just(Ended()),
@@ -257,11 +257,18 @@ def test_a_draft_that_sends_no_law_is_told_apart_from_one_that_does() -> None:
     assert caught.value.parameter == "proposal.q[0]"
 
 
-@pytest.mark.parametrize("credit", [-0.1, 1.1, float("nan")])
-def test_a_credit_that_is_no_chance_is_a_bad_request_naming_the_position(credit: float) -> None:
-    with pytest.raises(BadRequest, match="a chance from 0 to 1") as caught:
-        codec.decode_reply(pb.Reply(call=1, verdict=pb.Verdict(credits=[0.5, credit])))
-    assert caught.value.parameter == "verdict.credits[1]"
+def test_a_credit_that_is_no_chance_is_a_bad_request_naming_the_position() -> None:
+    with pytest.raises(BadRequest, match="a chance has 10000 at most") as caught:
+        codec.decode_reply(pb.Reply(call=1, verdict=pb.Verdict(credits_basis_points=[5000, 10001])))
+    assert caught.value.parameter == "verdict.credits_basis_points[1]"
+
+
+def test_a_credit_takes_two_bytes_at_most() -> None:
+    def size(credits: tuple[float, ...]) -> int:
+        return len(codec.reply_frame(Verdict(round=1, offset=1, accepted=4, token=1, credits=credits), call=1))
+
+    tag_and_length = 2
+    assert size((1.0,) * 5) - size(()) <= 5 * 2 + tag_and_length
 
 
 @pytest.mark.parametrize("kind", [0, 99])

@@ -20,11 +20,11 @@ mass, and p takes its place.
 
 An empty proposal gives one token by either rule: that is ordinary decoding.
 
-**Credits.** Whether an examined position stands is a coin whose chance the verifier knows: c = min(1, p(x) / q(x)), p(x)
-for a certain guess. Whoever learns how much a draft is worth learns more from the chance than from the coin
-(Rao-Blackwell): given that all before it stand, both have the mean sum over x of min(p(x), q(x)), and the chance has the
-smaller variance, as the coin is it plus noise. A verdict tells it for each examined position. In coupled mode there is
-no coin, and the match bit is all that there is to tell.
+**Credits.** Whether an examined position stands is a coin whose chance the verifier knows: c = min(1, p(x) / q(x)), and
+p(x) for a certain guess. Who learns what a draft is worth learns more from the chance than from the coin
+(Rao-Blackwell): given that all before it stand, both have the mean sum over x of min(p(x), q(x)), and the chance varies
+less, as the coin is it plus noise. A verdict tells it for each examined position. In coupled mode there is no coin, and
+the match bit is all that there is to tell.
 
 **Where the law ends.** The target may have no law after some prefix of the proposal: a request's rules leave no token
 there, or the model's logits are no numbers. Plain decoding shows the tokens before such a place and fails at it, and so
@@ -61,7 +61,7 @@ class Verified:
 
     accepted: int
     token: TokenId
-    credits: tuple[Probability, ...] = field(default=(), compare=False)
+    credits: tuple[Probability, ...] = field(default=(), compare=False, repr=False)
     """For each examined position the chance that it stood; empty in coupled mode, and where the law ends. No part of
     what was decided, so it makes no two verdicts differ."""
 

@@ -60,8 +60,9 @@ def _verify_rejection(logits: Logits, proposal: Proposal, parameters: SamplingPa
     credits: list[float] = []
     for at, (token, row) in enumerate(zip(proposal.ids, proposal.q or (), strict=True)):
         p, q = distribution(logits[at], parameters), _law_of(row)
-        credits.append(min(1.0, p.of(token) / q.of(token)))
-        if round_uniform(parameters, Salt.ACCEPT, offset, at) * q.of(token) >= p.of(token):
+        wanted, offered = p.of(token), q.of(token)
+        credits.append(min(1.0, wanted / offered))
+        if round_uniform(parameters, Salt.ACCEPT, offset, at) * offered >= wanted:
             return _followed(_residual(p, q), at, parameters, offset, credits)
     return _followed(distribution(logits[-1], parameters), len(proposal.ids), parameters, offset, credits)
 

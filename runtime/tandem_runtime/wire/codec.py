@@ -269,7 +269,7 @@ def _verdict_message(value: Verdict) -> pb.Verdict:
         queue_microseconds=_scaled(value.queue_seconds, _MICROSECONDS),
         forward_microseconds=_scaled(value.forward_seconds, _MICROSECONDS),
         kv_used_basis_points=_scaled(value.kv_used, _BASIS_POINTS),
-        credits=value.credits,
+        credits_basis_points=[_scaled(each, _BASIS_POINTS) for each in value.credits],
         rows=_sharers(value.rows),
     )
 
@@ -284,17 +284,17 @@ def _verdict_value(message: pb.Verdict) -> Verdict:
         queue_seconds=message.queue_microseconds / _MICROSECONDS,
         forward_seconds=message.forward_microseconds / _MICROSECONDS,
         kv_used=message.kv_used_basis_points / _BASIS_POINTS,
-        credits=_credit_values(message.credits),
+        credits=_credit_values(message.credits_basis_points),
         rows=message.rows or 1,
     )
 
 
-def _credit_values(credits: Sequence[float]) -> tuple[float, ...]:
+def _credit_values(credits: Sequence[int]) -> tuple[float, ...]:
     for at, credit in enumerate(credits):
-        if not 0 <= credit <= 1:
-            path = f"verdict.credits[{at}]"
-            raise BadRequest(f"{path} is {credit}; a chance from 0 to 1 is needed", parameter=path)
-    return tuple(credits)
+        if credit > _BASIS_POINTS:
+            path = f"verdict.credits_basis_points[{at}]"
+            raise BadRequest(f"{path} is {credit}; a chance has {_BASIS_POINTS} at most", parameter=path)
+    return tuple(credit / _BASIS_POINTS for credit in credits)
 
 
 def _logprob_message(value: TokenLogprob) -> pb.TokenLogprob:

@@ -305,7 +305,7 @@ class TokenLogprob(_message.Message):
     def __init__(self, logprob: _Optional[float] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("round", "offset", "accepted", "token", "logprobs", "queue_microseconds", "forward_microseconds", "kv_used_basis_points", "credits", "rows")
+    __slots__ = ("round", "offset", "accepted", "token", "logprobs", "queue_microseconds", "forward_microseconds", "kv_used_basis_points", "credits_basis_points", "rows")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
@@ -314,7 +314,7 @@ class Verdict(_message.Message):
     QUEUE_MICROSECONDS_FIELD_NUMBER: _ClassVar[int]
     FORWARD_MICROSECONDS_FIELD_NUMBER: _ClassVar[int]
     KV_USED_BASIS_POINTS_FIELD_NUMBER: _ClassVar[int]
-    CREDITS_FIELD_NUMBER: _ClassVar[int]
+    CREDITS_BASIS_POINTS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     round: int
     offset: int
@@ -324,9 +324,9 @@ class Verdict(_message.Message):
     queue_microseconds: int
     forward_microseconds: int
     kv_used_basis_points: int
-    credits: _containers.RepeatedScalarFieldContainer[float]
+    credits_basis_points: _containers.RepeatedScalarFieldContainer[int]
     rows: int
-    def __init__(self, round: _Optional[int] = ..., offset: _Optional[int] = ..., accepted: _Optional[int] = ..., token: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., queue_microseconds: _Optional[int] = ..., forward_microseconds: _Optional[int] = ..., kv_used_basis_points: _Optional[int] = ..., credits: _Optional[_Iterable[float]] = ..., rows: _Optional[int] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., offset: _Optional[int] = ..., accepted: _Optional[int] = ..., token: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., queue_microseconds: _Optional[int] = ..., forward_microseconds: _Optional[int] = ..., kv_used_basis_points: _Optional[int] = ..., credits_basis_points: _Optional[_Iterable[int]] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class Ended(_message.Message):
     __slots__ = ()
