@@ -70,7 +70,7 @@ async def generate(
                     return
                 case Choose(most):
                     choice = lookahead.choose(allowance(), most, clock.monotonic(), warm=executor.warm)
-                    session.chosen(choice.k)
+                    session.chosen(choice.k, choice.stop)
                 case command:
                     await executor.carry_out(command)
     except (asyncio.CancelledError, GeneratorExit):

@@ -36,6 +36,7 @@ from tandem_runtime.domain.tokens import (
     ScoreTokens,
     SessionId,
     SparseRow,
+    Stop,
     TokenLogprob,
     Verdict,
     Verification,
@@ -91,9 +92,14 @@ def proposals(draw: st.DrawFn, *, seconds: bool = True) -> Proposal:
     proposed = draw(ids)
     q = draw(st.none() | st.lists(rows(), min_size=len(proposed), max_size=len(proposed)).map(tuple))
     proposal = Proposal(ids=proposed, q=q or None)
-    return replace(proposal, draft_seconds=draw(micro), rows=draw(sharers)) if seconds else proposal
+    if not seconds:
+        return proposal
+    told = st.just(b"") | st.binary(min_size=len(proposed), max_size=len(proposed))
+    return replace(proposal, draft_seconds=draw(micro), rows=draw(sharers), confidences=draw(told.map(tuple)))
 
 
+chances = st.integers(0, 255).map(lambda each: each / 255)
+stops = st.builds(Stop, share, st.lists(chances, min_size=16, max_size=16).map(tuple))
 requests: st.SearchStrategy[RequestBody] = st.one_of(
     st.builds(
         OpenSession,
@@ -111,7 +117,7 @@ requests: st.SearchStrategy[RequestBody] = st.one_of(
     ),
     st.builds(VerifyRound, st.just(SESSION), incarnations, counts, counts, proposals(seconds=False)),
     st.builds(RunRounds, st.just(SESSION), incarnations, counts, counts, counts),
-    st.builds(ProposeRound, st.just(SESSION), incarnations, counts, ids, counts),
+    st.builds(ProposeRound, st.just(SESSION), incarnations, counts, ids, counts, st.none() | stops),
     st.builds(ScoreTokens, st.just(SESSION), incarnations, counts, ids),
     st.just(Cancel()),
     st.just(Close()),
@@ -240,6 +246,7 @@ SENSELESS = [
     (with_q(ids=[1, 2], probabilities=[float("nan"), 1.0]), "proposal.q[0]"),
     (with_q(ids=[1, 1], probabilities=[0.5, 0.5]), "proposal.q[0]"),
     (with_q(ids=[], probabilities=[]), "proposal.q[0]"),
+    (pb.Request(propose=pb.Propose(stop=pb.Stop(acceptance=b"123"))), "propose.stop.acceptance"),
 ]
 
 
@@ -269,6 +276,13 @@ def test_a_credit_takes_two_bytes_at_most() -> None:
 
     tag_and_length = 2
     assert size((1.0,) * 5) - size(()) <= 5 * 2 + tag_and_length
+
+
+def test_confidences_are_one_per_guess_or_none() -> None:
+    sent = pb.Proposal(ids=[1, 2], confidences=b"1")
+    with pytest.raises(BadRequest, match="1 bytes for 2 ids") as caught:
+        codec.decode_reply(pb.Reply(call=1, proposal=sent))
+    assert caught.value.parameter == "proposal.confidences"
 
 
 @pytest.mark.parametrize("kind", [0, 99])

@@ -29,7 +29,8 @@ from enum import StrEnum
 from itertools import accumulate
 from operator import mul
 
-from tandem_runtime.domain.tokens import Round
+from tandem_runtime.domain.calibration import Calibration
+from tandem_runtime.domain.tokens import Round, Stop
 
 PRIOR_ACCEPTANCE = 0.7
 PRIOR_STRENGTH = 4.0
@@ -71,6 +72,8 @@ class Bounds:
     maximum: int
     mode: Mode = Mode.AUTO
     min_gain: float = 0.01
+    early_stop: bool = False
+    """Whether drafting may end within a round by its confidence; K is then the most, which few rounds reach."""
 
 
 OFF = Bounds(0, 0)
@@ -151,6 +154,8 @@ class Belief:
     probe_left: int = 0
     """Rounds that the probe under way may still take, in a warm session."""
     probe_after: int = PROBE_FIRST_ROUNDS
+    calibration: Calibration = field(default_factory=Calibration)
+    """What the draft's confidence is worth; learnt where it is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,13 +208,25 @@ class Choice:
     k: int
     survivals: tuple[float, ...]
     why: Why
+    stop: Stop | None = None
+    """Where drafting ends before K, if it may."""
 
 
 def choose(belief: Belief, bounds: Bounds, now: float, *, warm: bool) -> tuple[Choice, Belief]:
     """K for a session's next round, and the belief that remembers the choice: for hysteresis, and to probe once."""
     k, rule, remembered = _settle(belief, bounds, now, warm=warm)
+    stop = _stop(belief, k, bounds, now) if k and bounds.early_stop else None
+    if stop is not None and rule in (Rule.PAYS, Rule.ALWAYS) and belief.calibration.is_known:
+        k = bounds.maximum
     survivals = tuple(accumulate(conditional_acceptance(belief, k), mul))
-    return Choice(k, survivals, Why(rule, belief, bounds, now)), remembered
+    return Choice(k, survivals, Why(rule, belief, bounds, now), stop), remembered
+
+
+def _stop(belief: Belief, k: int, bounds: Bounds, now: float) -> Stop:
+    """By the rate at which K tokens a round decode; never early, where no cost is known."""
+    model = _model(belief, bounds.maximum, now)
+    share = 0.0 if model is None else model.marginal_seconds * model.expected(k) / model.cost(k)
+    return belief.calibration.stop(share)
 
 
 def _settle(belief: Belief, bounds: Bounds, now: float, *, warm: bool) -> tuple[int, Rule, Belief]:
@@ -238,7 +255,10 @@ def learn(belief: Belief, round: Round, now: float, *, warm: bool) -> Belief:
     caught_up = warm or not round.proposed
     costs = _learn_costs(belief.costs, round, now) if caught_up and not round.prefill else belief.costs
     plain_rounds = belief.plain_rounds + (1 if round.proposed == 0 else 0)
-    return replace(belief, tallies=tuple(tallies), costs=costs, plain_rounds=plain_rounds)
+    calibration = belief.calibration
+    if round.confidences:
+        calibration = calibration.learned(round.confidences, round.evidence)
+    return replace(belief, tallies=tuple(tallies), costs=costs, plain_rounds=plain_rounds, calibration=calibration)
 
 
 def unanswered(belief: Belief) -> Belief:

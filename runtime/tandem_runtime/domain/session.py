@@ -43,6 +43,7 @@ from tandem_runtime.domain.tokens import (
     ProposeRound,
     Round,
     RunRounds,
+    Stop,
     TokenId,
     TokenLogprob,
     Verdict,
@@ -85,6 +86,7 @@ class Session:
         self._draft_resumes_at: int | None = 0
         self._proposal = Proposal()
         self._k = 0
+        self._stop: Stop | None = None
         self._silences = 0
         """How often in a row the draft had nothing to offer."""
         self._run = RunRounds(request.session, Incarnation(""), 0, 0, 0)
@@ -137,12 +139,12 @@ class Session:
         self._move(Signal.OPENED)
         self._target.opened(opened)
 
-    def chosen(self, k: int) -> None:
-        """K for the next round; at most what Choose said."""
+    def chosen(self, k: int, stop: Stop | None = None) -> None:
+        """K for the next round, at most what Choose said, and where the draft may end before it."""
         self._demand(Signal.WILL_RUN)
         if not 0 <= k <= self._most():
             raise OutOfOrder(f"K = {k} was chosen where at most {self._most()} tokens fit")
-        self._k = k
+        self._k, self._stop = k, stop
         if k == 0:
             self._will_run()
         else:
@@ -160,6 +162,8 @@ class Session:
         self._demand(Signal.PROPOSED)
         if len(proposal.ids) > self._k:
             raise DraftLost(f"the draft offered {len(proposal.ids)} tokens where {self._k} were asked for")
+        if len(proposal.confidences) not in (0, len(proposal.ids)):
+            raise DraftLost(f"the draft told {len(proposal.confidences)} confidences of {len(proposal.ids)} tokens")
         proposal = self._admitted(proposal)
         self._draft_base = len(self._output)
         if not proposal.ids:
@@ -269,7 +273,9 @@ class Session:
 
     def _propose_round(self) -> ProposeRound:
         committed = tuple(self._output[self._draft_base :])
-        return ProposeRound(self.request.session, self._draft.incarnation, self._draft_base, committed, self._k)
+        return ProposeRound(
+            self.request.session, self._draft.incarnation, self._draft_base, committed, self._k, self._stop
+        )
 
     def _verify_round(self) -> VerifyRound:
         return VerifyRound(
@@ -330,7 +336,11 @@ class Session:
             rows=verdict.rows,
             draft_rows=self._proposal.rows,
         )
-        return replace(round, credits=verdict.credits[: round.examined])
+        return replace(
+            round,
+            credits=verdict.credits[: round.examined],
+            confidences=self._proposal.confidences[: round.examined],
+        )
 
     def _counts(self) -> Counts:
         return Counts(

@@ -14,6 +14,7 @@ import numpy as np
 from tandem_runtime.domain.block import credit, success
 from tandem_runtime.domain.errors import BadRequest
 from tandem_runtime.domain.noise import Salt
+from tandem_runtime.domain.sampling import Probability
 from tandem_runtime.domain.tokens import Proposal, SamplingParameters, SparseRow, Verification
 from tandem_runtime.domain.verification import (
     Verified,
@@ -57,7 +58,7 @@ def _verify_coupled(logits: Logits, proposal: Proposal, parameters: SamplingPara
 
 
 def _verify_rejection(logits: Logits, proposal: Proposal, parameters: SamplingParameters, offset: int) -> Verified:
-    credits: list[float] = []
+    credits: list[Probability] = []
     for at, (token, row) in enumerate(zip(proposal.ids, proposal.q or (), strict=True)):
         p, q = distribution(logits[at], parameters), _law_of(row)
         wanted, offered = p.of(token), q.of(token)
@@ -70,8 +71,9 @@ def _verify_rejection(logits: Logits, proposal: Proposal, parameters: SamplingPa
 def _verify_block(logits: Logits, proposal: Proposal, parameters: SamplingParameters, offset: int) -> Verified:
     q = [_law_of(row) for row in proposal.q or ()]
     p = [distribution(logits[0], parameters)]
-    credits: list[float] = []
-    accepted, share, worth, stood = 0, 1.0, 1.0, 1.0
+    credits: list[Probability] = []
+    accepted, share, worth = 0, 1.0, 1.0
+    stood: Probability = 1.0
     for at, token in enumerate(proposal.ids):
         worth = min(1.0, worth * p[at].of(token) / q[at].of(token))
         credits.append(credit(worth, stood))
@@ -99,7 +101,7 @@ _RULES: dict[Verification, Callable[[Logits, Proposal, SamplingParameters, int],
 
 
 def _followed(
-    law: Law, accepted: int, parameters: SamplingParameters, offset: int, credits: Sequence[float]
+    law: Law, accepted: int, parameters: SamplingParameters, offset: int, credits: Sequence[Probability]
 ) -> Verified:
     token = draw(law, round_uniform(parameters, Salt.RESIDUAL, offset, accepted))
     return Verified(accepted, token, tuple(credits[: accepted + 1]))

@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 from tandem_runtime.domain.adapters import AdapterDigest, AdapterFacts
 from tandem_runtime.domain.errors import BadRequest, TandemError
 from tandem_runtime.domain.tokens import (
+    CONFIDENCE_KINDS,
     Capabilities,
     Incarnation,
     Opened,
@@ -31,6 +32,7 @@ from tandem_runtime.domain.tokens import (
     ScoreTokens,
     SessionId,
     SparseRow,
+    Stop,
     TokenLogprob,
     Verdict,
     VerifyRound,
@@ -42,6 +44,7 @@ from tandem_runtime.wire.openings import VERIFICATIONS, open_message, open_value
 
 _MICROSECONDS = 1_000_000
 _BASIS_POINTS = 10_000
+_BYTE = 255
 _UINT32 = 2**32 - 1
 
 
@@ -100,7 +103,7 @@ def _fill_request(message: pb.Request, body: RequestBody) -> None:
         case RunRounds():
             message.run.CopyFrom(pb.Run(round=body.round, offset=body.offset, max_tokens=body.max_tokens))
         case ProposeRound():
-            message.propose.CopyFrom(pb.Propose(base=body.base, committed=body.committed, k=body.k))
+            message.propose.CopyFrom(_propose_message(body))
         case ScoreTokens():
             message.score.CopyFrom(pb.Score(base=body.base, ids=body.ids))
         case Cancel():
@@ -155,7 +158,8 @@ def decode_request(message: pb.Request, *, session: SessionId, incarnation: Inca
             return RunRounds(session, incarnation, run.round, run.offset, run.max_tokens)
         case "propose":
             propose = message.propose
-            return ProposeRound(session, incarnation, propose.base, tuple(propose.committed), propose.k)
+            stop = _stop_value(propose.stop) if propose.HasField("stop") else None
+            return ProposeRound(session, incarnation, propose.base, tuple(propose.committed), propose.k, stop)
         case "score":
             return ScoreTokens(session, incarnation, message.score.base, tuple(message.score.ids))
         case "cancel":
@@ -164,6 +168,25 @@ def decode_request(message: pb.Request, *, session: SessionId, incarnation: Inca
             return Close()
         case _:
             raise BadRequest("a request without a kind that this release knows", parameter="kind")
+
+
+def _propose_message(value: ProposeRound) -> pb.Propose:
+    stop = None if value.stop is None else _stop_message(value.stop)
+    return pb.Propose(base=value.base, committed=value.committed, k=value.k, stop=stop)
+
+
+def _stop_message(value: Stop) -> pb.Stop:
+    acceptance = bytes(_scaled(each, _BYTE) for each in value.acceptance)
+    return pb.Stop(least_basis_points=_scaled(value.least, _BASIS_POINTS), acceptance=acceptance)
+
+
+def _stop_value(message: pb.Stop) -> Stop:
+    if len(message.acceptance) != CONFIDENCE_KINDS:
+        raise BadRequest(
+            f"propose.stop.acceptance has {len(message.acceptance)} bytes; send one for each of {CONFIDENCE_KINDS}",
+            parameter="propose.stop.acceptance",
+        )
+    return Stop(message.least_basis_points / _BASIS_POINTS, tuple(each / _BYTE for each in message.acceptance))
 
 
 # Replies --------------------------------------------------------------------------------------------------------------
@@ -241,6 +264,7 @@ def _proposal_message(value: Proposal) -> pb.Proposal:
         q=_row_messages(value.q),
         draft_microseconds=_scaled(value.draft_seconds, _MICROSECONDS),
         rows=_sharers(value.rows),
+        confidences=bytes(value.confidences),
     )
 
 
@@ -251,7 +275,17 @@ def _proposal_value(message: pb.Proposal) -> Proposal:
         q=_row_values(message.q, len(ids), "proposal.q"),
         draft_seconds=message.draft_microseconds / _MICROSECONDS,
         rows=message.rows or 1,
+        confidences=_confidence_values(message.confidences, len(ids)),
     )
+
+
+def _confidence_values(confidences: bytes, k: int) -> tuple[int, ...]:
+    if len(confidences) not in (0, k):
+        raise BadRequest(
+            f"proposal.confidences has {len(confidences)} bytes for {k} ids; send one per id or none",
+            parameter="proposal.confidences",
+        )
+    return tuple(confidences)
 
 
 def _sharers(rows: int) -> int:
