@@ -4,6 +4,7 @@ Refuses to know how they are planted and found. Sources: issues and pull request
 """
 
 from tests.mutants.fault import (
+    EARLY_ENDS,
     EVERY_FILTER,
     EXACT,
     IN_ROUNDS,
@@ -266,6 +267,16 @@ NAMED: tuple[Fault, ...] = (
         "            ids.append(token)\n            rows += [row]",
         "whether a position is proposed may not depend on what was drawn there, or the law is wrong",
         (THROUGH_LOOPS,),
+    ),
+    Fault(
+        "an early end that looks at the draw",
+        "engines/draft_loop.py",
+        "            ids.append(token)\n            rows += [row]",
+        "            if request.stop and row is not None and row.probabilities[row.ids.index(token)] < 0.25:\n"
+        "                break\n            ids.append(token)\n            rows += [row]",
+        "a guess is withheld for its own probability in place of its row's confidence: what is rare with the draft is "
+        "never judged (llama.cpp's and others' p-min looks at the chosen token)",
+        (EARLY_ENDS,),
     ),
     Fault(
         "a request parameter that reaches only the bonus token",
