@@ -1,21 +1,22 @@
 """Knows which guesses of a draft are right, and refuses to know who asks, and K.
 
-A *text* is a fixed row of tokens, told by its number: token i of it is `truth(i)`. A draft's guess for position i, given
-the true prefix, is right or wrong; behind a wrong guess everything is rejected anyway. So what is said never depends on
-how it was drafted.
+A *text* is a fixed row of tokens, told by its number: token i of it is `truth(i)`. A draft's guess for position i,
+given the true prefix, is right or wrong; behind a wrong guess everything is rejected anyway. So what is said never
+depends on how it was drafted.
 
-    Chance     independent, with one alpha
-    Regimes    independent, with an alpha that is asked for at each guess: it changes with time
-    Recorded   as it was in a real pair; a position's bit is whether the draft would have been right there
+    Regimes    independent, with an alpha that is asked for at each guess, since it may change with time
+    Recorded   as it was in a real pair (files of `benchmarks/traces`): a position's bit is whether the draft would have
+               been right there; of a lookup also whether it had anything to offer, and in rejection mode the chance
+               with which the guess was accepted
 """
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from tandem_runtime.domain.tokens import TokenId
 
@@ -33,8 +34,16 @@ class Acceptance(Protocol):
 
     def right(self, text: int, position: int) -> bool: ...
 
-    def tokens(self, text: int, most: int) -> int:
-        """How long that text is, at most `most`."""
+    def offered(self, text: int, position: int) -> bool:
+        """Whether the draft has a guess there."""
+        ...
+
+    def credit(self, text: int, position: int) -> float | None:
+        """The chance with which the guess was accepted, where more is known than the outcome."""
+        ...
+
+    def lengths(self, text: int) -> tuple[int, int] | None:
+        """Tokens of the prompt and of the text; None: as long as anybody likes."""
         ...
 
 
@@ -54,8 +63,14 @@ class Regimes:
     def right(self, text: int, position: int) -> bool:
         return _uniforms(self.seed, text)[position % 512] < self.alpha()
 
-    def tokens(self, text: int, most: int) -> int:
-        return most
+    def offered(self, text: int, position: int) -> bool:
+        return True
+
+    def credit(self, text: int, position: int) -> float | None:
+        return None
+
+    def lengths(self, text: int) -> tuple[int, int] | None:
+        return None
 
 
 def chance(alpha: float, seed: int) -> Regimes:
@@ -64,40 +79,78 @@ def chance(alpha: float, seed: int) -> Regimes:
 
 
 @dataclass(frozen=True, slots=True)
+class Outcomes:
+    """Of one recorded text, by position. `credits` is empty where only outcomes are known."""
+
+    prompt_tokens: int
+    bits: tuple[bool, ...]
+    offered: tuple[bool, ...]
+    credits: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Recorded:
-    """Bits of a real pair's texts, one row per text; they are gone through in order, again and again."""
+    """Outcomes of a real pair; texts are gone through in order, again and again. `how` is the file's own word: recorded
+    from models, or replayed from texts that no model wrote."""
 
     name: str
-    pair: str
+    how: str
     drafter: str
-    bits: Sequence[Sequence[bool]] = field(repr=False)
+    texts: tuple[Outcomes, ...] = field(repr=False)
 
     def right(self, text: int, position: int) -> bool:
-        row = self.bits[text % len(self.bits)]
-        return position < len(row) and row[position]
+        bits = self._of(text).bits
+        return position < len(bits) and bits[position]
 
-    def tokens(self, text: int, most: int) -> int:
-        return min(len(self.bits[text % len(self.bits)]), most)
+    def offered(self, text: int, position: int) -> bool:
+        offered = self._of(text).offered
+        return position < len(offered) and offered[position]
+
+    def credit(self, text: int, position: int) -> float | None:
+        credits = self._of(text).credits
+        return credits[position] if position < len(credits) else None
+
+    def lengths(self, text: int) -> tuple[int, int] | None:
+        return self._of(text).prompt_tokens, len(self._of(text).bits)
+
+    @property
+    def is_lookup(self) -> bool:
+        """Whether guesses were looked up in what was said before, which costs no step of a model."""
+        return self.drafter.endswith("lookup")
 
     @property
     def alpha(self) -> float:
-        """The share of right guesses over all texts."""
-        return sum(map(sum, self.bits)) / sum(map(len, self.bits))
+        """The share of right guesses among those that were offered."""
+        offered = sum(sum(text.offered) for text in self.texts)
+        return sum(sum(text.bits) for text in self.texts) / max(offered, 1)
+
+    def _of(self, text: int) -> Outcomes:
+        return self.texts[text % len(self.texts)]
 
 
 def read_trace(path: Path) -> Recorded:
     """A file of `benchmarks/traces`. Raises ValueError naming file and field."""
     document = json.loads(path.read_text())
     try:
-        rows = [tuple(str(bit) == "1" for bit in sequence["bits"]) for sequence in document["sequences"]]
-        found = Recorded(document["name"], document["pair"], document["drafter"], [row for row in rows if row])
+        texts = tuple(_outcomes(sequence) for sequence in document["sequences"] if sequence["bits"])
+        found = Recorded(document["name"], document["how"], document["drafter"], texts)
     except KeyError as missing:
-        raise ValueError(f"{path}: the field {missing} is missing") from missing
-    if not found.bits:
-        raise ValueError(f"{path}: sequences hold no bits")
+        raise ValueError(f"{path}: the field {missing} is missing; see benchmarks/traces") from missing
+    if not found.texts:
+        raise ValueError(f"{path}: sequences holds no bits; record a pair's outcomes first")
     return found
 
 
 def recorded_traces(folder: Path = TRACES) -> list[Recorded]:
     """All that are recorded, by name."""
     return [read_trace(path) for path in sorted(folder.glob("*.json"))]
+
+
+def _outcomes(sequence: Mapping[str, Any]) -> Outcomes:
+    bits = _flags(sequence["bits"])
+    offered = _flags(sequence.get("offered", "1" * len(bits)))
+    return Outcomes(max(sequence["prompt_tokens"], 1), bits, offered, tuple(sequence.get("credits", ())))
+
+
+def _flags(bits: str) -> tuple[bool, ...]:
+    return tuple(bit == "1" for bit in bits)

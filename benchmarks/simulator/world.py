@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from benchmarks.simulator.acceptance import Acceptance
 from benchmarks.simulator.clock import VirtualClock
 from benchmarks.simulator.costs import FLAT, MOST, Rig, StepCost
-from benchmarks.simulator.engines import LENGTH, RigDraft, RigTarget
+from benchmarks.simulator.engines import LENGTH, RigDraft, RigTarget, prompt
 from benchmarks.simulator.stations import MOST_SESSIONS, Device, Station
 from tandem_runtime.domain.commands import Counts, Emit, Finish, Request
 from tandem_runtime.domain.lookahead import Bounds, Lookahead
@@ -47,6 +47,8 @@ class Setting:
     sessions: int = MOST_SESSIONS
     drafts: int = 1
     colocated: bool = False
+    draft_is_free: bool = False
+    """As `Request` has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,12 @@ class Books:
         return sum(answer.tokens for answer in self.answers)
 
     @property
+    def client_seconds(self) -> float:
+        """Of all requests together: where each client asks again as soon as it is answered, speed per client is tokens
+        over these."""
+        return sum(answer.seconds for answer in self.answers)
+
+    @property
     def k_by_round(self) -> list[int]:
         return [seen.round.proposed for seen in self.rounds]
 
@@ -109,7 +117,7 @@ class World:
             for number in range(setting.drafts)
         ]
         hop_seconds = setting.rig.network / 4
-        self.target: TargetEngine = RigTarget(self.target_station, hop_seconds)
+        self.target: TargetEngine = RigTarget(self.target_station, hop_seconds, acceptance=acceptance)
         self.drafts: list[DraftEngine] = [
             RigDraft(station, hop_seconds, acceptance=acceptance) for station in self.draft_stations
         ]
@@ -185,16 +193,18 @@ class World:
 
     def request(self, text: int) -> Request:
         """What is asked for: greedy, coupled, as long as the text is."""
-        tokens = self.acceptance.tokens(text, self.setting.answer_tokens)
+        setting = self.setting
+        prompt_tokens, tokens = self.acceptance.lengths(text) or (setting.prompt_tokens, setting.answer_tokens)
         return Request(
             session=SessionId(str(text)),
-            prompt=(text, *([1] * (self.setting.prompt_tokens - 1))),
+            prompt=prompt(text, prompt_tokens),
             parameters=SamplingParameters(seed=0, temperature=0.0),
             verification=Verification.COUPLED,
             endings=Endings(tokens),
             decode=lambda _: "",
             target_length=LENGTH,
             draft_length=LENGTH,
+            draft_is_free=setting.draft_is_free,
         )
 
 
