@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem_runtime.domain.calibration import PRIOR_ACCEPTANCE, Calibration
-from tandem_runtime.domain.lookahead import Belief, Bounds, Lookahead, Mode, choose, learn
+from tandem_runtime.domain.lookahead import OFF, Bounds, Choice, Lookahead, Mode
 from tandem_runtime.domain.tokens import CONFIDENCE_KINDS, Proposal, Round, SparseRow, Stop, kind_of
 
 SURE, UNSURE = 200, 40
@@ -92,44 +92,47 @@ def test_the_first_guesses_keep_their_confidences() -> None:
 EARLY = Bounds(1, 8, Mode.AUTO, early_stop=True)
 
 
-def believed(rounds: int, *, confidences: bool = True) -> Belief:
+def believing(rounds: int, *, confidences: bool = True) -> Lookahead:
     """After so many rounds of four tokens, the last of which fell."""
-    belief = Belief()
+    lookahead = Lookahead()
     for _ in range(rounds):
         told = (SURE, SURE, SURE, UNSURE) if confidences else ()
-        belief = learn(belief, round_of(told, accepted=3, k=4), 0.0, warm=True)
-    return belief
+        lookahead.learn(round_of(told, accepted=3, k=4), 0.0, warm=True)
+    return lookahead
+
+
+def chosen(lookahead: Lookahead, bounds: Bounds, *, most: int = 99) -> Choice:
+    return lookahead.choose(bounds, most, 0.0, warm=True)
 
 
 def test_a_choice_says_where_to_stop_only_where_the_bounds_allow_it() -> None:
-    choice, _ = choose(believed(20), Bounds(1, 8), 0.0, warm=True)
-    assert choice.stop is None
+    assert chosen(believing(20), Bounds(1, 8)).stop is None
+
+
+def test_nothing_proposed_needs_no_stop() -> None:
+    assert chosen(believing(20), OFF).stop is None
 
 
 def test_before_a_cost_is_known_drafting_is_not_ended_early_but_confidence_is_asked_for() -> None:
-    choice, _ = choose(Belief(), EARLY, 0.0, warm=True)
-    assert choice.stop == Stop(0.0, (PRIOR_ACCEPTANCE,) * CONFIDENCE_KINDS)
+    assert chosen(Lookahead(), EARLY).stop == Stop(0.0, (PRIOR_ACCEPTANCE,) * CONFIDENCE_KINDS)
 
 
 def test_a_known_draft_may_go_on_to_the_most_and_stops_by_what_a_token_must_earn() -> None:
-    belief = believed(20)
-    choice, _ = choose(belief, EARLY, 0.0, warm=True)
-    mean, _ = choose(belief, Bounds(1, 8), 0.0, warm=True)
+    choice, mean = chosen(believing(20), EARLY), chosen(believing(20), Bounds(1, 8))
     assert (choice.k, len(choice.survivals)) == (8, 8)
     assert mean.k < 8
     assert choice.stop is not None
     rate = (1 + sum(mean.survivals)) / (0.019 + 0.004 * mean.k)
-    assert choice.stop.least == pytest.approx(rate * 0.004 / belief.calibration.mean)
+    assert choice.stop.least == pytest.approx(rate * 0.004 / believing(20).calibration.mean)
     assert choice.stop.ends((SURE, SURE, SURE, UNSURE, UNSURE))
     assert not choice.stop.ends((SURE, SURE))
 
 
 def test_a_draft_that_tells_no_confidence_gets_the_mean_k() -> None:
-    belief = believed(20, confidences=False)
-    early, mean = (choose(belief, bounds, 0.0, warm=True)[0] for bounds in (EARLY, Bounds(1, 8)))
+    early, mean = (chosen(believing(20, confidences=False), bounds) for bounds in (EARLY, Bounds(1, 8)))
     assert early.k == mean.k
 
 
 def test_a_session_without_room_cuts_k_and_keeps_the_stop() -> None:
-    choice = Lookahead(believed(20)).choose(EARLY, 2, 0.0, warm=True)
-    assert (choice.k, choice.stop is None) == (2, False)
+    choice = chosen(believing(20), EARLY, most=2)
+    assert (choice.k, len(choice.survivals), choice.stop is None) == (2, 2, False)

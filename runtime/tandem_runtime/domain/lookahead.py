@@ -154,8 +154,6 @@ class Belief:
     probe_left: int = 0
     """Rounds that the probe under way may still take, in a warm session."""
     probe_after: int = PROBE_FIRST_ROUNDS
-    calibration: Calibration = field(default_factory=Calibration)
-    """What the draft's confidence is worth; learnt where it is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,18 +213,8 @@ class Choice:
 def choose(belief: Belief, bounds: Bounds, now: float, *, warm: bool) -> tuple[Choice, Belief]:
     """K for a session's next round, and the belief that remembers the choice: for hysteresis, and to probe once."""
     k, rule, remembered = _settle(belief, bounds, now, warm=warm)
-    stop = _stop(belief, k, bounds, now) if k and bounds.early_stop else None
-    if stop is not None and rule in (Rule.PAYS, Rule.ALWAYS) and belief.calibration.is_known:
-        k = bounds.maximum
     survivals = tuple(accumulate(conditional_acceptance(belief, k), mul))
-    return Choice(k, survivals, Why(rule, belief, bounds, now), stop), remembered
-
-
-def _stop(belief: Belief, k: int, bounds: Bounds, now: float) -> Stop:
-    """By the rate at which K tokens a round decode; never early, where no cost is known."""
-    model = _model(belief, bounds.maximum, now)
-    share = 0.0 if model is None else model.marginal_seconds * model.expected(k) / model.cost(k)
-    return belief.calibration.stop(share)
+    return Choice(k, survivals, Why(rule, belief, bounds, now)), remembered
 
 
 def _settle(belief: Belief, bounds: Bounds, now: float, *, warm: bool) -> tuple[int, Rule, Belief]:
@@ -246,6 +234,20 @@ def _settle(belief: Belief, bounds: Bounds, now: float, *, warm: bool) -> tuple[
     return k, Rule.PROBE if k else Rule.LOSES, remembered
 
 
+def ending_early(choice: Choice, calibration: Calibration) -> Choice:
+    """The choice with a stop, by the rate at which its K decodes. Where confidence is known, K is the most: whether the
+    next token pays is then seen guess by guess. Where no cost is known, the stop ends nothing and asks for confidence.
+    """
+    belief, bounds, now = choice.why.belief, choice.why.bounds, choice.why.now
+    model = _model(belief, bounds.maximum, now)
+    if model is None:
+        return replace(choice, stop=calibration.stop(0.0))
+    stop = calibration.stop(model.marginal_seconds * model.expected(choice.k) / model.cost(choice.k))
+    if not calibration.is_known or choice.why.rule not in (Rule.PAYS, Rule.ALWAYS):
+        return replace(choice, stop=stop)
+    return Choice(bounds.maximum, model.survivals, choice.why, stop)
+
+
 def learn(belief: Belief, round: Round, now: float, *, warm: bool) -> Belief:
     """The belief after one more round of a session. What is not the cost of going on (a prompt, or what the draft of a
     session that was not warm had missed) teaches acceptance alone."""
@@ -255,10 +257,7 @@ def learn(belief: Belief, round: Round, now: float, *, warm: bool) -> Belief:
     caught_up = warm or not round.proposed
     costs = _learn_costs(belief.costs, round, now) if caught_up and not round.prefill else belief.costs
     plain_rounds = belief.plain_rounds + (1 if round.proposed == 0 else 0)
-    calibration = belief.calibration
-    if round.confidences:
-        calibration = calibration.learned(round.confidences, round.evidence)
-    return replace(belief, tallies=tuple(tallies), costs=costs, plain_rounds=plain_rounds, calibration=calibration)
+    return replace(belief, tallies=tuple(tallies), costs=costs, plain_rounds=plain_rounds)
 
 
 def unanswered(belief: Belief) -> Belief:
@@ -411,14 +410,20 @@ class Lookahead:
 
     def __init__(self, belief: Belief | None = None) -> None:
         self.belief = belief or Belief()
+        self.calibration = Calibration()
+        """What the draft's confidence is worth; learnt where it is told."""
 
     def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> Choice:
         """K within `bounds`, cut to the `most` that the session has room for."""
         choice, self.belief = choose(self.belief, bounds, now, warm=warm)
+        if bounds.early_stop and choice.k:
+            choice = ending_early(choice, self.calibration)
         return replace(choice, k=min(choice.k, most), survivals=choice.survivals[:most])
 
     def learn(self, round: Round, now: float, *, warm: bool) -> None:
         self.belief = learn(self.belief, round, now, warm=warm)
+        if round.confidences:
+            self.calibration = self.calibration.learned(round.confidences, round.evidence)
 
     def unanswered(self) -> None:
         """A draft was asked for a proposal and had none."""
