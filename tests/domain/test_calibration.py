@@ -39,7 +39,7 @@ def test_before_anything_is_known_every_confidence_is_worth_the_prior() -> None:
 
 def test_what_stood_more_often_is_worth_more() -> None:
     worth = taught().acceptance
-    assert worth[kind_of(SURE)] == pytest.approx(0.9, abs=0.03)
+    assert worth[kind_of(SURE)] == pytest.approx(0.9, abs=0.04)
     assert worth[kind_of(UNSURE)] == pytest.approx(0.3, abs=0.05)
     assert worth[0] == pytest.approx(taught().mean)
 
@@ -53,7 +53,7 @@ def test_a_draft_that_got_worse_is_believed_less() -> None:
 
 def test_credits_teach_as_outcomes_do() -> None:
     by_credit = Calibration().learned((SURE,) * 4, (0.75,) * 4)
-    assert by_credit.acceptance[kind_of(SURE)] == pytest.approx((3 + 8 * by_credit.mean) / 12, abs=0.01)
+    assert by_credit.acceptance[kind_of(SURE)] == pytest.approx((3 + 16 * by_credit.mean) / 20, abs=0.01)
 
 
 def test_drafting_ends_behind_the_guess_that_makes_the_next_a_loss() -> None:
@@ -89,7 +89,7 @@ def test_the_first_guesses_keep_their_confidences() -> None:
 
 # In the choice of K ---------------------------------------------------------------------------------------------------
 
-EARLY = Bounds(1, 8, Mode.AUTO, early_stop=True)
+MEAN, EARLY = Bounds(1, 8, Mode.ALWAYS), Bounds(1, 8, Mode.ALWAYS, early_stop=True)
 
 
 def believing(rounds: int, *, confidences: bool = True) -> Lookahead:
@@ -106,7 +106,7 @@ def chosen(lookahead: Lookahead, bounds: Bounds, *, most: int = 99) -> Choice:
 
 
 def test_a_choice_says_where_to_stop_only_where_the_bounds_allow_it() -> None:
-    assert chosen(believing(20), Bounds(1, 8)).stop is None
+    assert chosen(believing(20), MEAN).stop is None
 
 
 def test_nothing_proposed_needs_no_stop() -> None:
@@ -118,18 +118,20 @@ def test_before_a_cost_is_known_drafting_is_not_ended_early_but_confidence_is_as
 
 
 def test_a_known_draft_may_go_on_to_the_most_and_stops_by_what_a_token_must_earn() -> None:
-    choice, mean = chosen(believing(20), EARLY), chosen(believing(20), Bounds(1, 8))
+    choice, mean = chosen(believing(20), EARLY), chosen(believing(20), MEAN)
     assert (choice.k, len(choice.survivals)) == (8, 8)
     assert mean.k < 8
     assert choice.stop is not None
-    rate = (1 + sum(mean.survivals)) / (0.019 + 0.004 * mean.k)
-    assert choice.stop.least == pytest.approx(rate * 0.004 / believing(20).calibration.mean)
+    costs = mean.why.costs
+    assert costs is not None
+    rate = (1 + sum(mean.survivals)) / costs.cost(mean.k)
+    assert choice.stop.least == pytest.approx(rate * costs.per_token / believing(20).shared.calibration.mean)
     assert choice.stop.ends((SURE, SURE, SURE, UNSURE, UNSURE))
     assert not choice.stop.ends((SURE, SURE))
 
 
 def test_a_draft_that_tells_no_confidence_gets_the_mean_k() -> None:
-    early, mean = (chosen(believing(20, confidences=False), bounds) for bounds in (EARLY, Bounds(1, 8)))
+    early, mean = (chosen(believing(20, confidences=False), bounds) for bounds in (EARLY, MEAN))
     assert early.k == mean.k
 
 

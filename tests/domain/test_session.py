@@ -528,7 +528,7 @@ def drafting(stop: Stop | None) -> Session:
     """A session that has asked for three tokens."""
     session = Session(request(endings=Endings(16)))
     session.opened(Opened(Incarnation("t")))
-    session.chosen(3, stop)
+    session.chosen(3, stop=stop)
     session.draft_opened(Opened(Incarnation("d")))
     return session
 

@@ -72,7 +72,7 @@ async def test_coupled_text_is_what_it_was_and_confidence_is_learnt() -> None:
     assert tokens == plain
     assert [len(round.confidences) for round in rounds] == [round.examined for round in rounds]
     assert {round.confidences for round in without} == {()}
-    assert lookahead.calibration.is_known
+    assert lookahead.shared.calibration.is_known
     assert {round.credits for round in rounds} == {()}
 
 
@@ -81,4 +81,4 @@ async def test_every_examined_position_has_its_credit(verification: Verification
     _, rounds, lookahead = await asked(EARLY, verification)
     assert [len(round.credits) for round in rounds] == [round.examined for round in rounds]
     assert any(0 < credit < 1 for round in rounds for credit in round.credits)
-    assert lookahead.calibration.is_known
+    assert lookahead.shared.calibration.is_known

@@ -2,12 +2,15 @@
 
 Refuses to know models, how confidence is computed, and what a token costs.
 
-A draft is surer of some guesses than of others, and the surer ones stand more often. *Confidence* is the log-odds of
-the likeliest token, z = ln(q_max / (1 - q_max)) of the draft's own law before any filter, told in a byte as 16 (z + 4):
-from 1 against 55 to e^12 against 1, in sixteenths. It is made of what came before the guess and not of the guess, so a
-draft that goes by it keeps the target's law (see `domain.verification`).
+A draft is surer of some guesses than of others, and the surer ones stand more often. *Confidence* is the margin z
+of the best token over the second, told in a byte as 64 z. Of which scores depends on the verification:
 
-What it is worth differs by draft, target and temperature. So acceptance is counted by *kind*, the whole nats of z: a
+    rejection, block    the row's log-probabilities at its temperature, made of what came before the guess and not of
+                        the guess: a draft that goes by them keeps the target's law (see `domain.verification`)
+    coupled             the same with the shared noise on them, which is what the guess is the best of: the target adds
+                        the same noise, and another token wins there only if it makes up for the margin
+
+What it is worth differs by draft, target and temperature. So acceptance is counted by *kind*, the quarter nats of z: a
 decayed Beta each, which begins at the mean of all kinds. With a(z) its estimate, the guesses made so far all stand with
 chance
 
@@ -33,7 +36,7 @@ from dataclasses import dataclass
 from tandem_runtime.domain.tokens import CONFIDENCE_KINDS, Stop, kind_of
 
 PRIOR_ACCEPTANCE = 0.7
-PRIOR_STRENGTH = 8.0
+PRIOR_STRENGTH = 16.0
 """In observations: a kind is believed to be like the mean of all until about so many were examined."""
 KEPT_IN_KIND = 0.995
 """A kind remembers about 200 examined guesses of its own."""

@@ -80,7 +80,7 @@ class BatchedDraft(BatchedEngine):
             token, row = guessed
             ids.append(token)
             rows += [row] if row is not None else []
-            confidences += [confidence(seen.logits[0])] if request.stop is not None else []
+            confidences += [_confidence(session, seen.logits)] if request.stop is not None else []
             tokens.append(token)
             session.commit(len(session.output), [token])  # the next round's base says how many of them stand
             if token in self._end_tokens or (request.stop is not None and request.stop.ends(confidences)):
@@ -132,6 +132,12 @@ def _guess(session: Session, logits: Logits, *, ahead: int) -> tuple[TokenId, Sp
         return None
     asked = session.request.verification
     return guess(row, session.parameters, verification=asked, position=len(session.output), ahead=ahead)
+
+
+def _confidence(session: Session, logits: Logits) -> int:
+    """In the guess that comes after `logits` [1, vocab]."""
+    asked = session.request
+    return confidence(logits[0], session.parameters, verification=asked.verification, position=len(session.output))
 
 
 def _would_guess(token: TokenId, row: Logits, parameters: SamplingParameters, position: int) -> bool:
