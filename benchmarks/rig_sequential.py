@@ -42,7 +42,7 @@ def main() -> None:
             runs = []
             for seed, off in plain.items():
                 on = serve(rig, alpha, seed, Lookahead())
-                known = serve(rig, alpha, seed, Oracle(rig, lambda alpha=alpha: alpha))
+                known = serve(rig, alpha, seed, Oracle(rig, chance(alpha, seed).alpha))
                 runs.append(
                     {
                         "off_seconds": off.client_seconds,

@@ -3,10 +3,10 @@
 Refuses to know real engines: time is virtual (`benchmarks.simulator`), acceptance is that of recorded traces, while
 driver, session and K rule are the product's own.
 
-The load is what a gateway sees: 8 clients, whose requests are the texts of one trace, twice over, in an order drawn by
-chance, so that tasks and temperatures are mixed. They are served three times: by one rule for all, by one for each
-task, by one for each temperature; each begins knowing nothing. The gain is the sum of the requests' seconds under the
-one over that under the many; median of so many orders. Several rules learn more slowly, so a gain may be a loss.
+The load is what a gateway sees: 8 clients, whose requests are the texts of one trace in an order drawn by chance, so
+that tasks and temperatures are mixed. They are served three times: by one rule for all, by one for each task, by one
+for each temperature; each begins knowing nothing. The gain is the sum of the requests' seconds under the one over that
+under the many; median of three orders. Several rules learn more slowly, so a gain may be a loss.
 
 Costs are the flat rig's. A lookup's guesses cost nothing, and where it has none it offers nothing.
 """
@@ -14,24 +14,21 @@ Costs are the flat rig's. A lookup's guesses cost nothing, and where it has none
 import argparse
 import random
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from benchmarks.page import shares
 from benchmarks.record import record
 from benchmarks.recorded import Outcomes, Trace, read_traces
+from benchmarks.simulator.acceptance import Recorded, recorded
 from benchmarks.simulator.clock import run_virtually
-from benchmarks.simulator.costs import FLAT, StepCost
-from benchmarks.simulator.engines import RigDraft
+from benchmarks.simulator.costs import FLAT, LOOKUP
 from benchmarks.simulator.world import Setting, World
-from tandem_runtime.domain.commands import Request
 from tandem_runtime.domain.lookahead import Lookahead
-from tandem_runtime.domain.tokens import Proposal, ProposeRound
 
-SEED, ORDERS, CLIENTS, PASSES = 31, 5, 8, 2
+SEED, ORDERS, CLIENTS = 31, 3, 8
 WORTH = 0.01
 """A segment of its own is worth so much."""
-FREE = replace(FLAT, draft=StepCost(0.0))
 SEGMENTS: Mapping[str, Callable[[Outcomes], str]] = {
     "one": lambda _: "all",
     "task": lambda outcomes: outcomes.task,
@@ -39,78 +36,37 @@ SEGMENTS: Mapping[str, Callable[[Outcomes], str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """`simulator.acceptance.Acceptance` over outputs in the order of a load."""
-
-    outcomes: Sequence[Outcomes]
-
-    def right(self, text: int, position: int) -> bool:
-        return self.outcomes[text].bits[position : position + 1] == "1"
-
-    def offers(self, text: int, position: int) -> bool:
-        offered = self.outcomes[text].offered
-        return offered is None or offered[position : position + 1] == "1"
-
-    def tokens(self, text: int, most: int) -> int:
-        return min(len(self.outcomes[text].bits), most)
-
-
-class Lookup(RigDraft):
-    """Stops where it has no guess."""
-
-    async def propose(self, request: ProposeRound) -> Proposal:
-        proposal = await super().propose(request)
-        texts = self.acceptance
-        assert isinstance(texts, Texts)
-        text, at = self.sessions[request.session].text, request.base + len(request.committed)
-        offered = [texts.offers(text, at + depth) for depth in range(len(proposal.ids))]
-        return proposal.first((*offered, False).index(False))
-
-
 class Mixed(World):
     """A rule for each segment, made when the segment is first met."""
 
-    def __init__(self, texts: Texts, segment: Callable[[Outcomes], str], setting: Setting) -> None:
-        super().__init__(setting, acceptance=texts, lookahead=Lookahead())
-        self.texts, self.segment = texts, segment
+    def __init__(self, load: Recorded, segment: Callable[[Outcomes], str], setting: Setting) -> None:
+        super().__init__(setting, acceptance=load, lookahead=Lookahead())
+        self.load, self.segment = load, segment
         self.rules: dict[str, Lookahead] = {}
 
     def lookahead_of(self, text: int) -> Lookahead:
-        return self.rules.setdefault(self.segment(self.texts.outcomes[text]), Lookahead())
-
-
-class MixedLookups(Mixed):
-    """The same where drafts look up: at once, and at no cost."""
-
-    def __init__(self, texts: Texts, segment: Callable[[Outcomes], str], setting: Setting) -> None:
-        super().__init__(texts, segment, setting)
-        self.drafts = [Lookup(station, 0.0, acceptance=texts) for station in self.draft_stations]
-
-    def request(self, text: int) -> Request:
-        return replace(super().request(text), draft_is_free=True)
+        return self.rules.setdefault(self.segment(self.load.texts[text]), Lookahead())
 
 
 def serve(trace: Trace, segment: Callable[[Outcomes], str], order: int) -> dict[str, float]:
     """Seconds of all requests, tokens and rounds."""
-    looks_up = trace.sequences[0].offered is not None
-    rig, kind = (FREE, MixedLookups) if looks_up else (FLAT, Mixed)
-    load = load_of(trace, order)
+    load = mixed(trace, order)
+    setting = Setting(seed=order, rig=LOOKUP if load.is_lookup else FLAT, draft_is_free=load.is_lookup)
 
     async def main() -> dict[str, float]:
-        world = kind(Texts(load), segment, Setting(seed=order, rig=rig))
-        await world.closed_loop(CLIENTS, len(load) // CLIENTS)
-        seconds = sum(answer.seconds for answer in world.books.answers)
-        return {"seconds": seconds, "tokens": world.books.tokens, "rounds": len(world.books.rounds)}
+        world = Mixed(load, segment, setting)
+        await world.closed_loop(CLIENTS, len(load.texts) // CLIENTS)
+        books = world.books
+        return {"seconds": books.client_seconds, "tokens": books.tokens, "rounds": len(books.rounds)}
 
     return run_virtually(main)
 
 
-def load_of(trace: Trace, order: int) -> list[Outcomes]:
-    """All texts of a trace so many times over, in an order of chance."""
-    load = list(trace.sequences) * PASSES
-    random.Random(f"{trace.name} {order}").shuffle(load)
-    return load
+def mixed(trace: Trace, order: int) -> Recorded:
+    """All texts of a trace, in an order of chance."""
+    texts = list(trace.sequences)
+    random.Random(f"{trace.name} {order}").shuffle(texts)
+    return replace(recorded(trace), texts=tuple(texts))
 
 
 def kinds(trace: Trace) -> list[str]:

@@ -10,17 +10,15 @@ depends on how it was drafted.
                with which the guess was accepted
 """
 
-import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from benchmarks.recorded import Outcomes, Trace, read_traces
 from tandem_runtime.domain.tokens import TokenId
 
-TRACES = Path(__file__).parent.parent / "traces"
 WRONG: TokenId = 0
 
 
@@ -79,16 +77,6 @@ def chance(alpha: float, seed: int) -> Regimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcomes:
-    """Of one recorded text, by position. `credits` is empty where only outcomes are known."""
-
-    prompt_tokens: int
-    bits: tuple[bool, ...]
-    offered: tuple[bool, ...]
-    credits: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Recorded:
     """Outcomes of a real pair; texts are gone through in order, again and again. `how` is the file's own word: recorded
     from models, or replayed from texts that no model wrote."""
@@ -99,19 +87,18 @@ class Recorded:
     texts: tuple[Outcomes, ...] = field(repr=False)
 
     def right(self, text: int, position: int) -> bool:
-        bits = self._of(text).bits
-        return position < len(bits) and bits[position]
+        return self._of(text).bits[position : position + 1] == "1"
 
     def offered(self, text: int, position: int) -> bool:
-        offered = self._of(text).offered
-        return position < len(offered) and offered[position]
+        of = self._of(text)
+        return (of.offered or "1" * len(of.bits))[position : position + 1] == "1"
 
     def credit(self, text: int, position: int) -> float | None:
-        credits = self._of(text).credits
+        credits = self._of(text).credits or ()
         return credits[position] if position < len(credits) else None
 
     def lengths(self, text: int) -> tuple[int, int] | None:
-        return self._of(text).prompt_tokens, len(self._of(text).bits)
+        return max(self._of(text).prompt_tokens, 1), len(self._of(text).bits)
 
     @property
     def is_lookup(self) -> bool:
@@ -121,36 +108,18 @@ class Recorded:
     @property
     def alpha(self) -> float:
         """The share of right guesses among those that were offered."""
-        offered = sum(sum(text.offered) for text in self.texts)
-        return sum(sum(text.bits) for text in self.texts) / max(offered, 1)
+        offered = sum((text.offered or "1" * len(text.bits)).count("1") for text in self.texts)
+        return sum(text.right for text in self.texts) / max(offered, 1)
 
     def _of(self, text: int) -> Outcomes:
         return self.texts[text % len(self.texts)]
 
 
-def read_trace(path: Path) -> Recorded:
-    """A file of `benchmarks/traces`. Raises ValueError naming file and field."""
-    document = json.loads(path.read_text())
-    try:
-        texts = tuple(_outcomes(sequence) for sequence in document["sequences"] if sequence["bits"])
-        found = Recorded(document["name"], document["how"], document["drafter"], texts)
-    except KeyError as missing:
-        raise ValueError(f"{path}: the field {missing} is missing; see benchmarks/traces") from missing
-    if not found.texts:
-        raise ValueError(f"{path}: sequences holds no bits; record a pair's outcomes first")
-    return found
+def recorded(trace: Trace) -> Recorded:
+    """Its texts in the order of the file."""
+    return Recorded(trace.name, trace.how, trace.drafter, trace.sequences)
 
 
-def recorded_traces(folder: Path = TRACES) -> list[Recorded]:
+def recorded_traces() -> list[Recorded]:
     """All that are recorded, by name."""
-    return [read_trace(path) for path in sorted(folder.glob("*.json"))]
-
-
-def _outcomes(sequence: Mapping[str, Any]) -> Outcomes:
-    bits = _flags(sequence["bits"])
-    offered = _flags(sequence.get("offered", "1" * len(bits)))
-    return Outcomes(max(sequence["prompt_tokens"], 1), bits, offered, tuple(sequence.get("credits", ())))
-
-
-def _flags(bits: str) -> tuple[bool, ...]:
-    return tuple(bit == "1" for bit in bits)
+    return [recorded(trace) for trace in read_traces()]

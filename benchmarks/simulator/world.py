@@ -94,7 +94,9 @@ class Books:
 
 
 class World:
-    """Lives in the loop that runs. `draft` and `target` may be replaced before the first request."""
+    """Lives in the loop that runs. `target` and `drafts` may be replaced before the first request, by engines that
+    compute on the world's stations or on ones of their own; over engines in real time, in an ordinary loop, clients and
+    books are the same."""
 
     def __init__(
         self,

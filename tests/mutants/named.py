@@ -4,11 +4,13 @@ Refuses to know how they are planted and found. Sources: issues and pull request
 """
 
 from tests.mutants.fault import (
+    DRAWN,
     EARLY_ENDS,
     EVERY_FILTER,
     EXACT,
     IN_ROUNDS,
     INVARIANCE,
+    LEFT_OUT,
     NEXT_TO_A_MASS,
     NOISE,
     ONE_BY_ONE,
@@ -101,7 +103,7 @@ NAMED: tuple[Fault, ...] = (
         "token = draw(Law(law.ids, rounded.astype(np.float64)), u)",
         "token = draw(Law(law.ids, rounded.astype(np.float64) ** 0.5), u)",
         "the draft draws at another temperature than the law that it sends (lattice 388)",
-        (SENT_LAW,),
+        (SENT_LAW, DRAWN),
     ),
     Fault(
         "bonus from position K",
@@ -277,6 +279,17 @@ NAMED: tuple[Fault, ...] = (
         "a guess is withheld for its own probability in place of its row's confidence: what is rare with the draft is "
         "never judged (llama.cpp's and others' p-min looks at the chosen token)",
         (EARLY_ENDS,),
+    ),
+    Fault(
+        "a cut by q of the drawn token",
+        "engines/target_loop.py",
+        "settled=len(prefix), survivals=survivals)",
+        "settled=len(prefix), survivals=tuple(\n"
+        "            chance * (row.probabilities[row.ids.index(token)] > 0.25)\n"
+        "            for chance, token, row in zip(survivals, proposed.ids, proposed.q or (), strict=False)\n"
+        "        ))",
+        "which slots of a shared step are judged may hang on beliefs and costs only, or the law is wrong",
+        (LEFT_OUT, THROUGH_LOOPS),
     ),
     Fault(
         "a request parameter that reaches only the bonus token",

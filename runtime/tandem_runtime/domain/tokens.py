@@ -181,6 +181,9 @@ class Verdict:
     credits: tuple[float, ...] = ()
     rows: int = 1
     """How many sessions shared the step that judged, this one included."""
+    unjudged: int = 0
+    """How many proposed tokens, the last ones, were left out: the step had better use for their slots. The verdict is
+    that on the proposal without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,13 +221,18 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class VerifyRound:
-    """Judge `proposal`, which continues the output at `offset`. The same round again returns the stored verdict."""
+    """Judge `proposal`, which continues the output at `offset`. The same round again returns the stored verdict.
+
+    `survivals[i]` is the asker's belief that tokens 1 to i + 1 of the proposal all stand, as it was before anything of
+    the round was drawn: by it a target leaves out slots that its step has better use for (see `domain.budget`), so a
+    look at the drawn tokens here would break the law. They fall. One per token, or none: all of it is judged."""
 
     session: SessionId
     incarnation: Incarnation
     round: int
     offset: int
     proposal: Proposal
+    survivals: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +320,8 @@ class Round:
     """One propose-verify exchange as controller, metrics and evidence read it: the one definition for all three.
 
     A token that the target makes alone is a round with nothing proposed. `accepted` counts proposed tokens that are in
-    the answer; `cut` counts proposed tokens beyond an ending, which are neither accepted nor rejected.
+    the answer; `cut` counts proposed tokens beyond an ending, which are neither accepted nor rejected, as are
+    those that were not judged.
     """
 
     proposed: int
@@ -345,6 +354,8 @@ class Round:
     """How many sessions shared the draft's steps."""
     ahead: Ahead | None = None
     """None: nothing was drafted ahead for this round."""
+    unjudged: int = 0
+    """Proposed tokens that the target left out for want of room: neither accepted nor rejected."""
 
     @property
     def evidence(self) -> tuple[float, ...]:
@@ -354,7 +365,12 @@ class Round:
     @property
     def examined(self) -> int:
         """What conditional acceptance divides by: accepted + 1 if the answer holds a recovered token, else accepted."""
-        return self.accepted + (1 if self.accepted + self.cut < self.proposed else 0)
+        return self.accepted + (1 if self.accepted + self.cut < self.judged else 0)
+
+    @property
+    def judged(self) -> int:
+        """Proposed tokens that the target computed: what its seconds were spent on."""
+        return self.proposed - self.unjudged
 
     @property
     def ended(self) -> float:

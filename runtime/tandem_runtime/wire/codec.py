@@ -44,8 +44,8 @@ from tandem_runtime.wire.openings import VERIFICATIONS, open_message, open_value
 
 _MICROSECONDS = 1_000_000
 _BASIS_POINTS = 10_000
-_BYTE = 255
 _UINT32 = 2**32 - 1
+_BYTE = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,7 @@ def _fill_request(message: pb.Request, body: RequestBody) -> None:
         case OpenSession():
             message.open.CopyFrom(open_message(body))
         case VerifyRound():
-            q = _row_messages(body.proposal.q)
-            message.verify.CopyFrom(pb.Verify(round=body.round, offset=body.offset, ids=body.proposal.ids, q=q))
+            message.verify.CopyFrom(_verify_message(body))
         case RunRounds():
             message.run.CopyFrom(pb.Run(round=body.round, offset=body.offset, max_tokens=body.max_tokens))
         case ProposeRound():
@@ -150,9 +149,7 @@ def decode_request(message: pb.Request, *, session: SessionId, incarnation: Inca
         case "open":
             return open_value(message.open, session)
         case "verify":
-            verify = message.verify
-            proposal = Proposal(ids=tuple(verify.ids), q=_row_values(verify.q, len(verify.ids), "proposal.q"))
-            return VerifyRound(session, incarnation, verify.round, verify.offset, proposal)
+            return _verify_value(message.verify, session, incarnation)
         case "run":
             run = message.run
             return RunRounds(session, incarnation, run.round, run.offset, run.max_tokens)
@@ -187,6 +184,28 @@ def _stop_value(message: pb.Stop) -> Stop:
             parameter="propose.stop.acceptance",
         )
     return Stop(message.least_basis_points / _BASIS_POINTS, tuple(each / _BYTE for each in message.acceptance))
+
+
+def _verify_message(value: VerifyRound) -> pb.Verify:
+    return pb.Verify(
+        round=value.round,
+        offset=value.offset,
+        ids=value.proposal.ids,
+        q=_row_messages(value.proposal.q),
+        survivals=bytes(round(survival * _BYTE) for survival in value.survivals),
+    )
+
+
+def _verify_value(message: pb.Verify, session: SessionId, incarnation: Incarnation) -> VerifyRound:
+    k = len(message.ids)
+    if len(message.survivals) not in (0, k):
+        raise BadRequest(
+            f"survivals: {len(message.survivals)} bytes for {k} proposed ids; send one per id or none",
+            parameter="survivals",
+        )
+    proposal = Proposal(ids=tuple(message.ids), q=_row_values(message.q, k, "proposal.q"))
+    survivals = tuple(byte / _BYTE for byte in message.survivals)
+    return VerifyRound(session, incarnation, message.round, message.offset, proposal, survivals)
 
 
 # Replies --------------------------------------------------------------------------------------------------------------
@@ -305,6 +324,7 @@ def _verdict_message(value: Verdict) -> pb.Verdict:
         kv_used_basis_points=_scaled(value.kv_used, _BASIS_POINTS),
         credits_basis_points=[_scaled(each, _BASIS_POINTS) for each in value.credits],
         rows=_sharers(value.rows),
+        unjudged=value.unjudged,
     )
 
 
@@ -320,6 +340,7 @@ def _verdict_value(message: pb.Verdict) -> Verdict:
         kv_used=message.kv_used_basis_points / _BASIS_POINTS,
         credits=_credit_values(message.credits_basis_points),
         rows=message.rows or 1,
+        unjudged=message.unjudged,
     )
 
 

@@ -247,16 +247,18 @@ class SparseRow(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ..., probabilities: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Verify(_message.Message):
-    __slots__ = ("round", "offset", "ids", "q")
+    __slots__ = ("round", "offset", "ids", "q", "survivals")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     Q_FIELD_NUMBER: _ClassVar[int]
+    SURVIVALS_FIELD_NUMBER: _ClassVar[int]
     round: int
     offset: int
     ids: _containers.RepeatedScalarFieldContainer[int]
     q: _containers.RepeatedCompositeFieldContainer[SparseRow]
-    def __init__(self, round: _Optional[int] = ..., offset: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., q: _Optional[_Iterable[_Union[SparseRow, _Mapping]]] = ...) -> None: ...
+    survivals: bytes
+    def __init__(self, round: _Optional[int] = ..., offset: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., q: _Optional[_Iterable[_Union[SparseRow, _Mapping]]] = ..., survivals: _Optional[bytes] = ...) -> None: ...
 
 class Run(_message.Message):
     __slots__ = ("round", "offset", "max_tokens")
@@ -315,7 +317,7 @@ class TokenLogprob(_message.Message):
     def __init__(self, logprob: _Optional[float] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("round", "offset", "accepted", "token", "logprobs", "queue_microseconds", "forward_microseconds", "kv_used_basis_points", "credits_basis_points", "rows")
+    __slots__ = ("round", "offset", "accepted", "token", "logprobs", "queue_microseconds", "forward_microseconds", "kv_used_basis_points", "credits_basis_points", "rows", "unjudged")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
@@ -326,6 +328,7 @@ class Verdict(_message.Message):
     KV_USED_BASIS_POINTS_FIELD_NUMBER: _ClassVar[int]
     CREDITS_BASIS_POINTS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    UNJUDGED_FIELD_NUMBER: _ClassVar[int]
     round: int
     offset: int
     accepted: int
@@ -336,7 +339,8 @@ class Verdict(_message.Message):
     kv_used_basis_points: int
     credits_basis_points: _containers.RepeatedScalarFieldContainer[int]
     rows: int
-    def __init__(self, round: _Optional[int] = ..., offset: _Optional[int] = ..., accepted: _Optional[int] = ..., token: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., queue_microseconds: _Optional[int] = ..., forward_microseconds: _Optional[int] = ..., kv_used_basis_points: _Optional[int] = ..., credits_basis_points: _Optional[_Iterable[int]] = ..., rows: _Optional[int] = ...) -> None: ...
+    unjudged: int
+    def __init__(self, round: _Optional[int] = ..., offset: _Optional[int] = ..., accepted: _Optional[int] = ..., token: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., queue_microseconds: _Optional[int] = ..., forward_microseconds: _Optional[int] = ..., kv_used_basis_points: _Optional[int] = ..., credits_basis_points: _Optional[_Iterable[int]] = ..., rows: _Optional[int] = ..., unjudged: _Optional[int] = ...) -> None: ...
 
 class Ended(_message.Message):
     __slots__ = ()
