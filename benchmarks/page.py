@@ -76,6 +76,7 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
         Headline("speedup_at_0.8", "speed-up with drafting ahead at alpha .8", "≥ 2.2"),
         Headline("speedup_at_0.9", "at .9", "≥ 2.5"),
     ),
+    "rig_twin": (Headline("worst_distance", "virtual time's largest distance from real time over sockets", "≤ .05"),),
     "rig_sequential": (Headline("min_ratio_to_optimum", "least ratio to the closed-form optimum", "≥ .97"),),
     "segments": (
         Headline("task_gain_most", "most that a K rule per task gains on a recorded trace", "1.01 to be worth it"),

@@ -24,7 +24,7 @@ from benchmarks.simulator.acceptance import Recorded, recorded
 from benchmarks.simulator.clock import run_virtually
 from benchmarks.simulator.costs import FLAT, LOOKUP
 from benchmarks.simulator.world import Setting, World
-from tandem_runtime.domain.lookahead import Lookahead
+from tandem_runtime.domain.lookahead import Lookahead, Shared
 
 SEED, ORDERS, CLIENTS = 31, 3, 8
 WORTH = 0.01
@@ -40,12 +40,12 @@ class Mixed(World):
     """A rule for each segment, made when the segment is first met."""
 
     def __init__(self, load: Recorded, segment: Callable[[Outcomes], str], setting: Setting) -> None:
-        super().__init__(setting, acceptance=load, lookahead=Lookahead())
+        super().__init__(setting, acceptance=load, lookahead=Shared())
         self.load, self.segment = load, segment
-        self.rules: dict[str, Lookahead] = {}
+        self.rules: dict[str, Shared] = {}
 
     def lookahead_of(self, text: int) -> Lookahead:
-        return self.rules.setdefault(self.segment(self.load.texts[text]), Lookahead())
+        return self.rules.setdefault(self.segment(self.load.texts[text]), Shared()).begin()
 
 
 def serve(trace: Trace, segment: Callable[[Outcomes], str], order: int) -> dict[str, float]:
