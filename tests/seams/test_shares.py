@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -34,6 +34,7 @@ from tandem_runtime.domain.tokens import (
 from tandem_runtime.engines.draft_loop import BatchedDraft
 from tandem_runtime.engines.planning import StepSize
 from tandem_runtime.engines.target_loop import BatchedTarget
+from tandem_runtime.ports import Logits, Row
 from tandem_runtime.wire.client import RemoteTarget
 from tandem_runtime.wire.roles import TargetRole
 
