@@ -18,6 +18,7 @@ BENCHMARKS = (
     "pair_speed",
     "quantised_draft",
     "smollm2",
+    "verify_budget",
     "verify_cost",
 )
 INSTALLED = ("--old-file", ".venv/.installed")
