@@ -18,7 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__)
 EDITS = HERE.with_name("edits.json")
-FOLDERS = ("runtime/tandem_runtime", "operator/tandem_operator")
+PATHS = (":/runtime/tandem_runtime/*.py", ":/operator/tandem_operator/*.py", ":!/*_pb2*.py")
 AROUND, LEAST_CHANGED, MOST_LINES = 16, 3, 56
 EDITS_OF_A_COMMIT, MOST_EDITS = 3, 40
 HUNK = re.compile(r"^@@ .*?@@.*\n", re.MULTILINE)
@@ -74,16 +74,14 @@ def _git(*words: str) -> str:
 
 
 def _commits() -> Iterator[tuple[str, str]]:
-    folders = [f":/{folder}/*.py" for folder in FOLDERS]
-    for line in _git("log", "--no-merges", "--format=%h %s", "--diff-filter=M", "--", *folders).splitlines():
+    for line in _git("log", "--no-merges", "--format=%h %s", "--diff-filter=M", "--", *PATHS).splitlines():
         commit, _, subject = line.partition(" ")
         yield commit, subject
 
 
 def _history() -> Iterator[Edit]:
-    folders = [f":/{folder}/*.py" for folder in FOLDERS]
     for commit, subject in _commits():
-        diff = _git("show", "--format=", "--diff-filter=M", "--no-color", f"-U{AROUND}", commit, "--", *folders)
+        diff = _git("show", "--format=", "--diff-filter=M", "--no-color", f"-U{AROUND}", commit, "--", *PATHS)
         yield from edits_of(commit, subject, f"\n{diff}")
 
 

@@ -18,8 +18,8 @@ the target drew by itself tells all. q is cut to its likeliest tokens, as served
 """
 
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -34,11 +34,12 @@ HUNDREDTHS, THOUSANDTHS = 2, 3
 
 @dataclass(slots=True)
 class Written:
-    """A prompt, and what the target says after it."""
+    """A prompt, and what the target says after it. `rows` [output, vocab]: the target's logits before each token."""
 
     prompt: tuple[TokenId, ...]
     parameters: SamplingParameters
-    output: list[TokenId]
+    output: list[TokenId] = field(default_factory=list)
+    rows: list[Logits] = field(default_factory=list)
 
 
 def write(model: StepModel, texts: Sequence[Written], *, tokens: int, ends: frozenset[TokenId]) -> None:
@@ -51,6 +52,7 @@ def write(model: StepModel, texts: Sequence[Written], *, tokens: int, ends: froz
         for at, [logits] in zip(going, model.forward(rows), strict=True):
             text = texts[at]
             text.output.append(coupled_choice(logits, text.parameters, len(text.output)))
+            text.rows.append(logits)
         going = [at for at in going if len(texts[at].output) < tokens and texts[at].output[-1] not in ends]
         rows = [_next_row(texts[at], blocks[at]) for at in going]
 
@@ -59,11 +61,15 @@ def _next_row(text: Written, blocks: tuple[BlockId, ...]) -> Row:
     return Row(blocks, len(text.prompt) + len(text.output) - 1, (text.output[-1],), 1)
 
 
-def rows_of(model: StepModel, text: Written) -> Logits:
-    """[output, vocab]: what stands before each token of the output, in one pass."""
+def read(model: StepModel, texts: Sequence[Written]) -> Iterator[Logits]:
+    """For each text [output, vocab], what the model has before each token, in one pass; of texts with one prompt."""
     blocks = tuple(BlockId(block) for block in range(model.blocks.count))
-    [rows] = model.forward([Row(blocks, 0, (*text.prompt, *text.output[:-1]), len(text.output))])
-    return rows
+    *most, last = texts[0].prompt
+    if most:
+        model.forward([Row(blocks, 0, tuple(most), 1)])
+    for text in texts:
+        [rows] = model.forward([Row(blocks, len(most), (last, *text.output[:-1]), len(text.output))])
+        yield rows
 
 
 def coupled_bits(draft_rows: Logits, text: Written) -> str:
@@ -71,13 +77,11 @@ def coupled_bits(draft_rows: Logits, text: Written) -> str:
     return _bits(choice == token for choice, token in zip(choices, text.output, strict=True))
 
 
-def rejection_outcomes(
-    target_rows: Logits, draft_rows: Logits, text: Written, chance: random.Random
-) -> tuple[str, tuple[float, ...]]:
+def rejection_outcomes(draft_rows: Logits, text: Written, chance: random.Random) -> tuple[str, tuple[float, ...]]:
     """Bits and credits. The text must follow the target's law, so not be greedy."""
     found = [
         rejection_outcome(distribution(p, text.parameters), _law_drafted(q, text.parameters), token, chance)
-        for p, q, token in zip(target_rows, draft_rows, text.output, strict=True)
+        for p, q, token in zip(text.rows, draft_rows, text.output, strict=True)
     ]
     return _bits(bit for bit, _ in found), tuple(round(credit, THOUSANDTHS) for _, credit in found)
 

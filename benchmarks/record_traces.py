@@ -29,20 +29,20 @@ from benchmarks.outcomes import (
     confidences,
     coupled_bits,
     lookup_outcomes,
+    read,
     rejection_outcomes,
-    rows_of,
     write,
 )
-from benchmarks.prompts import SOURCES, TASKS, Prompt, edits, pair_prompts
+from benchmarks.prompts import SOURCES, TASKS, NoPrompts, Prompt, edits, pair_prompts
 from benchmarks.record import cpu_model
 from benchmarks.recorded import Outcomes, Trace, write_trace
-from benchmarks.smollm2 import smollm2_folder
+from benchmarks.smollm2 import needed_folder
 from tandem_runtime.domain.suffix import EarlierOutputs, NGramText, SuffixText, Text
 from tandem_runtime.domain.tokens import SamplingParameters, TokenId
 from tandem_runtime.drafters import EARLIER_BYTES
 from tandem_runtime.engines.options import AS_IS, EngineOptions
 from tandem_runtime.engines.torch_engine.engine import load_torch_model
-from tandem_runtime.ports import StepModel
+from tandem_runtime.ports import Logits, StepModel
 from tandem_runtime.tokenizer import FolderTokenizer
 
 SEED, TEMPERATURES, STREAMS = 7000, (0.0, 1.0), 8
@@ -85,60 +85,63 @@ class Recording:
             prompts = {task: SOURCES[task] for task in dict.fromkeys(each.task for each in outcomes)}
             full = f"{self.family}-{name}"
             trace = Trace(full, self.how, self.pair, drafter, verification, self.tokenizer, prompts, tuple(outcomes))
-            path = write_trace(trace, _made())
-            print(f"{path.name:28} {len(outcomes):4} sequences, acceptance of the first guess {trace.acceptance:.3f}")
+            write_trace(trace, _made())
+            print(f"{full:22} {len(outcomes):4} texts, of the first guesses right {trace.acceptance:.3f}", flush=True)
 
 
 def record_models(
     recording: Recording,
     target: StepModel,
     drafts: Sequence[Draft],
-    encoded: Sequence[tuple[Prompt, tuple[int, ...]]],
+    encoded: Sequence[tuple[Prompt, tuple[TokenId, ...]]],
     *,
     tokens: int,
     ends: frozenset[TokenId],
 ) -> None:
-    """Each prompt at both temperatures: written in batches, then read by each draft."""
-    asked = [(prompt, ids, temperature) for temperature in TEMPERATURES for prompt, ids in encoded]
-    for start in range(0, len(asked), STREAMS):
-        batch = asked[start : start + STREAMS]
+    """Each prompt at all temperatures: written in batches, then read by each draft. Saved after each batch, so that a
+    long recording may be ended at any time."""
+    ways = len(TEMPERATURES)
+    at_once = STREAMS // ways
+    for start in range(0, len(encoded), at_once):
+        asked = encoded[start : start + at_once]
         texts = [
-            Written(ids, SamplingParameters(seed=SEED + start + at, temperature=temperature), [])
-            for at, (_, ids, temperature) in enumerate(batch)
+            Written(ids, SamplingParameters(seed=SEED + ways * (start + at) + way, temperature=temperature))
+            for at, (_, ids) in enumerate(asked)
+            for way, temperature in enumerate(TEMPERATURES)
         ]
         write(target, texts, tokens=tokens, ends=ends)
-        for (prompt, _, _), text in zip(batch, texts, strict=True):
-            if len(text.output) >= LEAST_OUTPUT_TOKENS:
-                _record_text(recording, target, drafts, prompt, text)
-        _progress(f"{recording.family}: {start + len(batch)} of {len(asked)} texts")
+        for at, (prompt, _) in enumerate(asked):
+            same = texts[ways * at : ways * (at + 1)]
+            _record_texts(recording, drafts, prompt, [text for text in same if len(text.output) >= LEAST_OUTPUT_TOKENS])
+        print(f"{recording.family}: {start + len(asked)} of {len(encoded)} prompts", flush=True)
+        recording.save()
 
 
-def _record_text(
-    recording: Recording, target: StepModel, drafts: Sequence[Draft], prompt: Prompt, text: Written
-) -> None:
-    drawn = text.parameters.temperature > 0 and any(draft.drawn for draft in drafts)
-    target_rows = rows_of(target, text) if drawn else None
-    for draft in drafts:
-        rows = rows_of(draft.model, text)
-        sure = confidences(rows)
-        known = replace(_outcomes(prompt, text, coupled_bits(rows, text)), confidences=sure)
-        recording.add(draft.name, (draft.told, "Coupled"), known)
-        if target_rows is not None and draft.drawn:
-            chance = random.Random(f"{draft.name} {text.parameters.seed}")
-            bits, credits = rejection_outcomes(target_rows, rows, text, chance)
-            recording.add(
-                f"{draft.name}-rejection", (draft.told, "Rejection"), replace(known, bits=bits, credits=credits)
-            )
-    for name, lookup in LOOKUPS.items():
+def _record_texts(recording: Recording, drafts: Sequence[Draft], prompt: Prompt, texts: Sequence[Written]) -> None:
+    """Of one prompt."""
+    for draft in drafts if texts else ():
+        for text, rows in zip(texts, read(draft.model, texts), strict=True):
+            _record_draft(recording, draft, prompt, text, rows)
+    for text, (name, lookup) in itertools.product(texts, LOOKUPS.items()):
         bits, offered = lookup_outcomes(lookup(), text.prompt, text.output)
         recording.add(name, (f"{name} lookup", "Coupled"), replace(_outcomes(prompt, text, bits), offered=offered))
+
+
+def _record_draft(recording: Recording, draft: Draft, prompt: Prompt, text: Written, rows: Logits) -> None:
+    known = replace(_outcomes(prompt, text, coupled_bits(rows, text)), confidences=confidences(rows))
+    recording.add(draft.name, (draft.told, "Coupled"), known)
+    if draft.drawn and text.parameters.temperature > 0:
+        chance = random.Random(f"{draft.name} {text.parameters.seed}")
+        bits, credits = rejection_outcomes(rows, text, chance)
+        drawn = replace(known, bits=bits, credits=credits)
+        recording.add(f"{draft.name}-rejection", (draft.told, "Rejection"), drawn)
 
 
 def _outcomes(prompt: Prompt, text: Written, bits: str) -> Outcomes:
     return Outcomes(prompt.task, prompt.name, text.parameters.temperature, len(text.prompt), bits, group=prompt.group)
 
 
-def tiny(prompts: int, tokens: int) -> Recording:
+def tiny(prompts: int, tokens: int) -> None:
     recording = Recording("tiny", "recorded", "examples/pairs: target fp32", "examples/pairs")
     tokenizer = FolderTokenizer(PAIRS / "target")
     drafts = [
@@ -149,11 +152,10 @@ def tiny(prompts: int, tokens: int) -> Recording:
     asked = [*pair_prompts("prose", "prose")[:prompts], *pair_prompts("other", "bulletins")[:prompts]]
     encoded = [(prompt, tokenizer.encode(prompt.text)) for prompt in asked]
     record_models(recording, _model(PAIRS / "target"), drafts, encoded, tokens=tokens, ends=tokenizer.end_tokens)
-    return recording
 
 
-def smollm2(prompts: int, tokens: int) -> Recording:
-    folder = smollm2_folder()
+def smollm2(prompts: int, tokens: int) -> None:
+    folder = needed_folder()
     recording = Recording("smollm2", "recorded", "SmolLM2-135M-Instruct: target bf16", "SmolLM2-135M")
     tokenizer = FolderTokenizer(folder)
     drafts = [
@@ -163,13 +165,12 @@ def smollm2(prompts: int, tokens: int) -> Recording:
     target = _model(folder, dtype="bf16")
     encoded = list(_spread(tokenizer, prompts))
     record_models(recording, target, drafts, encoded, tokens=tokens, ends=tokenizer.end_tokens)
-    return recording
 
 
-def replayed_edits(prompts: int, tokens: int) -> Recording:
+def replayed_edits(prompts: int, tokens: int) -> None:
     """Outputs of one commit serve the later ones of the same, as those of a tenant do."""
     recording = Recording("edits", "replayed", "none: edits of this repository are the output", "SmolLM2-135M")
-    tokenizer, earlier = FolderTokenizer(smollm2_folder()), EarlierOutputs(EARLIER_BYTES)
+    tokenizer, earlier = FolderTokenizer(needed_folder()), EarlierOutputs(EARLIER_BYTES)
     for prompt in edits():
         owner = str(prompt.group).encode()
         ids, output = tokenizer.encode(prompt.text), tokenizer.encode(prompt.answer or "")
@@ -180,7 +181,7 @@ def replayed_edits(prompts: int, tokens: int) -> Recording:
             outcomes = Outcomes(prompt.task, prompt.name, 0.0, len(ids), bits, offered=offered, group=prompt.group)
             recording.add(name, (f"{name} lookup", "Coupled"), outcomes)
         earlier.add(owner, output)
-    return recording
+    recording.save()
 
 
 RECORDINGS = {"tiny": tiny, "smollm2": smollm2, "edits": replayed_edits}
@@ -189,7 +190,7 @@ RECORDINGS = {"tiny": tiny, "smollm2": smollm2, "edits": replayed_edits}
 def _spread(tokenizer: FolderTokenizer, prompts: int) -> Iterator[tuple[Prompt, tuple[TokenId, ...]]]:
     """Of each task so many prompts, evenly from all that are short enough; the tasks take turns."""
     chosen = []
-    for every in (read() for read in TASKS.values()):
+    for every in (prompts_of() for prompts_of in TASKS.values()):
         encoded = [(prompt, tokenizer.encode(prompt.text)) for prompt in every]
         short = [each for each in encoded if len(each[1]) <= MOST_PROMPT_TOKENS]
         chosen.append(short[:: max(1, len(short) // prompts)][:prompts])
@@ -220,10 +221,6 @@ def _made() -> dict[str, object]:
     }
 
 
-def _progress(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.record_traces", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -232,8 +229,11 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128, help="tokens after each at most (default: %(default)s)")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for family in options.families or RECORDINGS:
-        RECORDINGS[family](options.prompts, options.tokens).save()
+    try:
+        for family in options.families or RECORDINGS:
+            RECORDINGS[family](options.prompts, options.tokens)
+    except NoPrompts as reason:
+        raise SystemExit(str(reason)) from reason
 
 
 if __name__ == "__main__":

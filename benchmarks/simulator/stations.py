@@ -94,7 +94,7 @@ class _Step:
 
 
 class Device:
-    """What stations compute on: one step at a time; of the stations that wait the one named first in `order` goes on."""
+    """What stations compute on, one step at a time; of the stations that wait, the first by `order` goes on."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from benchmarks.simulator.acceptance import Acceptance
 from benchmarks.simulator.clock import VirtualClock
 from benchmarks.simulator.costs import FLAT, MOST, Rig, StepCost
-from benchmarks.simulator.engines import LENGTH, RigDraft, RigTarget
+from benchmarks.simulator.engines import LENGTH, RigDraft, RigTarget, prompt
 from benchmarks.simulator.stations import MOST_SESSIONS, Device, Station
 from tandem_runtime.domain.commands import Counts, Emit, Finish, Request
 from tandem_runtime.domain.lookahead import Bounds, Lookahead
@@ -47,6 +47,8 @@ class Setting:
     sessions: int = MOST_SESSIONS
     drafts: int = 1
     colocated: bool = False
+    draft_is_free: bool = False
+    """As `Request` has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +83,20 @@ class Books:
         return sum(answer.tokens for answer in self.answers)
 
     @property
+    def client_seconds(self) -> float:
+        """Of all requests together: where each client asks again as soon as it is answered, speed per client is tokens
+        over these."""
+        return sum(answer.seconds for answer in self.answers)
+
+    @property
     def k_by_round(self) -> list[int]:
         return [seen.round.proposed for seen in self.rounds]
 
 
 class World:
-    """Lives in the loop that runs. `draft` and `target` may be replaced before the first request."""
+    """Lives in the loop that runs. `target` and `drafts` may be replaced before the first request, by engines that
+    compute on the world's stations or on ones of their own; over engines in real time, in an ordinary loop, clients and
+    books are the same."""
 
     def __init__(
         self,
@@ -109,7 +119,7 @@ class World:
             for number in range(setting.drafts)
         ]
         hop_seconds = setting.rig.network / 4
-        self.target: TargetEngine = RigTarget(self.target_station, hop_seconds)
+        self.target: TargetEngine = RigTarget(self.target_station, hop_seconds, acceptance=acceptance)
         self.drafts: list[DraftEngine] = [
             RigDraft(station, hop_seconds, acceptance=acceptance) for station in self.draft_stations
         ]
@@ -130,6 +140,10 @@ class World:
     def round(self, round: Round) -> None:
         """As `ports.Observer`."""
         self.books.rounds.append(Seen(self.clock.monotonic(), round))
+
+    def lookahead_of(self, text: int) -> Lookahead:
+        """The K rule that this request is served by."""
+        return self.lookahead
 
     async def one_after_another(
         self, requests: int, *, first: int = 0, until: Callable[[], bool] = lambda: False
@@ -161,7 +175,7 @@ class World:
         items = generate(
             Session(self.request(text)),
             engines=Engines(self.target, self.drafts[place], _nobody),
-            lookahead=self.lookahead,
+            lookahead=self.lookahead_of(text),
             allowance=self.bounds,
             observer=self,
             clock=self.clock,
@@ -181,16 +195,18 @@ class World:
 
     def request(self, text: int) -> Request:
         """What is asked for: greedy, coupled, as long as the text is."""
-        tokens = self.acceptance.tokens(text, self.setting.answer_tokens)
+        setting = self.setting
+        prompt_tokens, tokens = self.acceptance.lengths(text) or (setting.prompt_tokens, setting.answer_tokens)
         return Request(
             session=SessionId(str(text)),
-            prompt=(text, *([1] * (self.setting.prompt_tokens - 1))),
+            prompt=prompt(text, prompt_tokens),
             parameters=SamplingParameters(seed=0, temperature=0.0),
             verification=Verification.COUPLED,
             endings=Endings(tokens),
             decode=lambda _: "",
             target_length=LENGTH,
             draft_length=LENGTH,
+            draft_is_free=setting.draft_is_free,
         )
 
 

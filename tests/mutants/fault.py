@@ -21,6 +21,7 @@ NEXT_TO_A_MASS = (
     "tests/agreement/test_coupling_agreement.py::test_a_top_p_next_to_a_mass_cuts_float32_rows_as_the_domain_does"
 )
 SENT_LAW = f"{_SAMPLER}::test_a_draft_draws_from_the_law_that_it_sends"
+DRAWN = f"{_SAMPLER}::test_a_draft_draws_from_the_law_that_it_sends_wherever_u_falls"
 
 PROOFS = (
     EXACT,
@@ -30,6 +31,7 @@ PROOFS = (
     SAME_CHOICE,
     NEXT_TO_A_MASS,
     SENT_LAW,
+    DRAWN,
     NOISE,
     INVARIANCE,
     SAMPLED,

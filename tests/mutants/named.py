@@ -4,6 +4,7 @@ Refuses to know how they are planted and found. Sources: issues and pull request
 """
 
 from tests.mutants.fault import (
+    DRAWN,
     EVERY_FILTER,
     EXACT,
     IN_ROUNDS,
@@ -101,7 +102,7 @@ NAMED: tuple[Fault, ...] = (
         "token = draw(Law(law.ids, rounded.astype(np.float64)), u)",
         "token = draw(Law(law.ids, rounded.astype(np.float64) ** 0.5), u)",
         "the draft draws at another temperature than the law that it sends (lattice 388)",
-        (SENT_LAW,),
+        (SENT_LAW, DRAWN),
     ),
     Fault(
         "bonus from position K",
