@@ -3,8 +3,8 @@
 Refuses to know HTTP and gRPC: step loop, budget, shares and sessions are the product's own, over a scripted model, in
 virtual time (`virtual_loops`): a busy machine gives the same figures.
 
-So many sessions as a row says ask for rounds of 6 guesses, one behind the other, with 40 ms between verdict and next
-round, as a draft takes them. Of a session's guesses alpha stand, .9, .7, .5 or .3 by its number, and it believes so
+So many sessions as a row says ask for rounds of 6 guesses, one behind the other, with 20 to 60 ms between verdict and
+next round, as a draft takes them. Of a session's guesses alpha stand, .9, .7, .5 or .3 by its number, and it believes so
 (survivals alpha, alpha^2, ...). A step takes 15 ms and more for each row. Goodput is tokens per second of all sessions
 between the 50th step and the last, with the budget and without it; K is left alone, so that the budget is all that
 differs. `sole` is what the best single K for all sessions would bring without a budget.
@@ -120,7 +120,7 @@ async def _ask(target: BatchedTarget, name: str, asker: Asker, chance: random.Ra
         offset += verdict.accepted + 1
         if pace.steps >= UNCOUNTED:
             _note(books, asker, verdict)
-        await asyncio.sleep(APART_SECONDS)
+        await asyncio.sleep(chance.uniform(0.5, 1.5) * APART_SECONDS)
 
 
 def _note(books: Books, asker: Asker, verdict: Verdict) -> None:

@@ -104,9 +104,7 @@ def load_engine(name: RoleName, options: EngineOptions, *, clock: Clock) -> Engi
 def load_model(options: EngineOptions, *, clock: Clock) -> tuple[StepModel, EngineFacts, Pace, StepSize]:
     """The model, what its engine is told, the pace of its steps and what they hold. Blocks as `load_engine` does."""
     if options.step_rows < RIDE_ALONG_TOKENS:
-        raise ModelRefused(
-            f"--step-rows {options.step_rows}: one proposal may need {RIDE_ALONG_TOKENS}; give as many"
-        )
+        raise ModelRefused(f"--step-rows {options.step_rows}: one proposal may need {RIDE_ALONG_TOKENS}; give as many")
     pace = Pace(UNPACED if options.pace is None else cost_named(options.pace), clock=clock)
     return *_load(options), pace, StepSize(rows=options.step_rows)
 
