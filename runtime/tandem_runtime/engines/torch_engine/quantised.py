@@ -28,7 +28,7 @@ from tandem_runtime.engines import native
 from tandem_runtime.engines.native import NotBuilt
 from tandem_runtime.engines.torch_engine.linear import FLAGS, Multiplier, multiplier_for
 from tandem_runtime.engines.torch_engine.loading import load_decoder
-from tandem_runtime.engines.torch_engine.model import Decoder, Linear
+from tandem_runtime.engines.torch_engine.model import Decoder, Linear, NothingDrawn
 
 __all__ = [
     "BITS",
@@ -68,7 +68,8 @@ def load_quantised(folder: Path, *, bits: int, dtype: torch.dtype, device: str) 
     if decoder.lm_head is None:
         embedding = decoder.model.embed_tokens.weight
         outputs, inputs = embedding.shape
-        decoder.lm_head = nn.Linear(inputs, outputs, bias=False, device="meta")
+        with NothingDrawn():
+            decoder.lm_head = nn.Linear(inputs, outputs, bias=False, device="meta")
         decoder.lm_head.weight = nn.Parameter(packed(embedding, bits=HEAD_BITS), requires_grad=False)
     return decoder
 
