@@ -4,10 +4,12 @@ Refuses to know how they are planted and found. Sources: issues and pull request
 """
 
 from tests.mutants.fault import (
+    DRAWN,
     EVERY_FILTER,
     EXACT,
     IN_ROUNDS,
     INVARIANCE,
+    LEFT_OUT,
     NEXT_TO_A_MASS,
     NOISE,
     ONE_BY_ONE,
@@ -100,7 +102,7 @@ NAMED: tuple[Fault, ...] = (
         "token = draw(Law(law.ids, rounded.astype(np.float64)), u)",
         "token = draw(Law(law.ids, rounded.astype(np.float64) ** 0.5), u)",
         "the draft draws at another temperature than the law that it sends (lattice 388)",
-        (SENT_LAW,),
+        (SENT_LAW, DRAWN),
     ),
     Fault(
         "bonus from position K",
@@ -266,6 +268,17 @@ NAMED: tuple[Fault, ...] = (
         "            ids.append(token)\n            rows += [row]",
         "whether a position is proposed may not depend on what was drawn there, or the law is wrong",
         (THROUGH_LOOPS,),
+    ),
+    Fault(
+        "a cut by q of the drawn token",
+        "engines/target_loop.py",
+        "settled=len(prefix), survivals=survivals)",
+        "settled=len(prefix), survivals=tuple(\n"
+        "            chance * (row.probabilities[row.ids.index(token)] > 0.25)\n"
+        "            for chance, token, row in zip(survivals, proposed.ids, proposed.q or (), strict=False)\n"
+        "        ))",
+        "which slots of a shared step are judged may hang on beliefs and costs only, or the law is wrong",
+        (LEFT_OUT, THROUGH_LOOPS),
     ),
     Fault(
         "a request parameter that reaches only the bonus token",

@@ -138,6 +138,8 @@ class Proposal:
     ids: tuple[TokenId, ...] = ()
     q: tuple[SparseRow, ...] | None = None
     draft_seconds: float = 0.0
+    rows: int = 1
+    """How many sessions shared the draft's steps, this one included: the mean over its steps, rounded."""
 
     def first(self, k: int) -> "Proposal":
         """Its first `k` guesses."""
@@ -157,6 +159,10 @@ class Verdict:
     """What the target says of one proposal: `accepted` of its ids stand, then `token` follows.
 
     `logprobs` has accepted + 1 entries when the session asked for them. Seconds are the target's own.
+
+    `credits` holds one estimate of acceptance, 0 to 1, for each examined position: min(1, p/q) in rejection mode, p(x)
+    for a certain guess. Empty where the target tells none, as in coupled mode: there it is the match bit, which
+    `accepted` says already.
     """
 
     round: int
@@ -168,6 +174,12 @@ class Verdict:
     forward_seconds: float = 0.0
     kv_used: float = 0.0
     """Share of the engine's KV memory in use, 0 to 1."""
+    credits: tuple[float, ...] = ()
+    rows: int = 1
+    """How many sessions shared the step that judged, this one included."""
+    unjudged: int = 0
+    """How many proposed tokens, the last ones, were left out: the step had better use for their slots. The verdict is
+    that on the proposal without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,13 +217,18 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class VerifyRound:
-    """Judge `proposal`, which continues the output at `offset`. The same round again returns the stored verdict."""
+    """Judge `proposal`, which continues the output at `offset`. The same round again returns the stored verdict.
+
+    `survivals[i]` is the asker's belief that tokens 1 to i + 1 of the proposal all stand, as it was before anything of
+    the round was drawn: by it a target leaves out slots that its step has better use for (see `domain.budget`), so a
+    look at the drawn tokens here would break the law. They fall. One per token, or none: all of it is judged."""
 
     session: SessionId
     incarnation: Incarnation
     round: int
     offset: int
     proposal: Proposal
+    survivals: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,11 +279,22 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True)
+class Ahead:
+    """What came of a proposal that was drafted while the one before it was verified."""
+
+    hit: bool
+    """Whether it continued what the target said, so that nothing had to be drafted in its place."""
+    wasted: int
+    """Tokens that were drafted for outcomes that did not happen."""
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """One propose-verify exchange as controller, metrics and evidence read it: the one definition for all three.
 
     A token that the target makes alone is a round with nothing proposed. `accepted` counts proposed tokens that are in
-    the answer; `cut` counts proposed tokens beyond an ending, which are neither accepted nor rejected.
+    the answer; `cut` counts proposed tokens beyond an ending, which are neither accepted nor rejected, as are
+    those that were not judged.
     """
 
     proposed: int
@@ -289,11 +317,31 @@ class Round:
     """Wall time, seconds since 1970."""
     prefill: bool = False
     """The target or the draft read the prompt in this round; decode costs and switchback slots leave it out."""
+    credits: tuple[float, ...] = ()
+    """One estimate of acceptance, 0 to 1, for each examined position, where the target told them; see `Verdict`."""
+    rows: int = 1
+    """How many sessions shared the target's step: the batch that its cost depends on."""
+    draft_rows: int = 1
+    """How many sessions shared the draft's steps."""
+    ahead: Ahead | None = None
+    """None: nothing was drafted ahead for this round."""
+    unjudged: int = 0
+    """Proposed tokens that the target left out for want of room: neither accepted nor rejected."""
+
+    @property
+    def evidence(self) -> tuple[float, ...]:
+        """For each examined position how far it speaks for acceptance: the target's credit, or the bare outcome."""
+        return self.credits or (1.0,) * self.accepted + (0.0,) * (self.examined - self.accepted)
 
     @property
     def examined(self) -> int:
         """What conditional acceptance divides by: accepted + 1 if the answer holds a recovered token, else accepted."""
-        return self.accepted + (1 if self.accepted + self.cut < self.proposed else 0)
+        return self.accepted + (1 if self.accepted + self.cut < self.judged else 0)
+
+    @property
+    def judged(self) -> int:
+        """Proposed tokens that the target computed: what its seconds were spent on."""
+        return self.proposed - self.unjudged
 
     @property
     def ended(self) -> float:

@@ -10,6 +10,7 @@ Every failure is a DraftLost: whatever the reason, the driver goes on with K = 0
 """
 
 from collections.abc import Coroutine, Sequence
+from statistics import fmean
 from typing import Any, ClassVar, TypeVar
 
 from tandem_runtime.domain.errors import BadRequest, DraftLost, TandemError
@@ -67,8 +68,10 @@ class BatchedDraft(BatchedEngine):
         settled = len(tokens)
         ids: list[TokenId] = []
         rows: list[SparseRow] = []
+        sharers: list[int] = []
         while len(ids) < request.k and len(tokens) <= self._capabilities.max_length:
             seen = yield Want(session.line, tokens, first=len(tokens) - 1, settled=settled)
+            sharers.append(seen.rows)
             guessed = _guess(session, seen.logits, ahead=len(ids))
             if guessed is None:
                 break
@@ -80,7 +83,7 @@ class BatchedDraft(BatchedEngine):
             if token in self._end_tokens:
                 break
         q = tuple(rows) if session.request.verification is not Verification.COUPLED else None
-        return Proposal(tuple(ids), q, self._loop.now() - began)
+        return Proposal(tuple(ids), q, self._loop.now() - began, rows=round(fmean(sharers)) if sharers else 1)
 
     def _score(self, request: ScoreTokens) -> Work[tuple[bool, ...]]:
         session = self._sessions.find(request.session, request.incarnation)

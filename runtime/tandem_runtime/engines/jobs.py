@@ -29,12 +29,16 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """`logits` is [len(tokens) - first, vocab]; the seconds are those of the steps that made it, and of the wait."""
+    """`logits` is [len(tokens) - first, vocab], fewer where guesses were left out; the seconds are those of the steps
+    that made it, and of the wait.
+
+    `rows` is how many sessions shared the last of those steps."""
 
     logits: Logits
     queue_seconds: float
     forward_seconds: float
     kv_used: float
+    rows: int
 
 
 Work: TypeAlias = Generator[Want, Seen, Result]
@@ -50,12 +54,17 @@ class Job:
     gives_way: bool
     since: float
     want: Want | None = None
+    line: Line = field(init=False)
+    """That of what it wants."""
     parts: list[Logits] = field(default_factory=list)
     queue_seconds: float | None = None
     forward_seconds: float = 0.0
+    rows: int = 1
+    left_out: int = 0
+    """So many tokens, the last of what is wanted, will not be computed."""
 
     def need(self, want: Want) -> None:
-        self.want, self.parts = want, []
+        self.want, self.line, self.parts, self.left_out = want, want.line, [], 0
         self.queue_seconds, self.forward_seconds = None, 0.0
 
     @property
@@ -64,17 +73,18 @@ class Job:
         return self.want
 
     @property
-    def line(self) -> Line:
-        return self.current.line
-
-    @property
     def claim(self) -> Claim:
         return self.line.claim
 
     @property
     def missing(self) -> int:
-        want = self.current
-        return len(want.tokens) - len(want.line.held)
+        return len(self.current.tokens) - len(self.line.held) - self.left_out
+
+    @property
+    def guesses(self) -> tuple[float, ...]:
+        """The survivals of the guesses that are not left out."""
+        survivals = self.current.survivals
+        return survivals[: len(survivals) - self.left_out] if self.left_out else survivals
 
     def row(self, size: int) -> Row:
         """The next `size` tokens of what is missing. Whoever lost the memory of wanted positions begins them anew."""
@@ -86,8 +96,9 @@ class Job:
         outputs = max(0, end - max(start, want.first))
         return Row(tuple(want.line.table.blocks), start, tuple(want.tokens[start:end]), outputs, self.line.adapter)
 
-    def took(self, row: Row, logits: Logits, *, waited: float, seconds: float) -> None:
-        """Note that `row` was computed."""
+    def took(self, row: Row, logits: Logits, *, waited: float, seconds: float, rows: int) -> None:
+        """Note that `row` was computed, in a step of `rows` sessions."""
+        self.rows = rows
         if self.queue_seconds is None:
             self.queue_seconds = waited
         self.forward_seconds += seconds
@@ -96,4 +107,4 @@ class Job:
 
     def seen(self, kv_used: float) -> Seen:
         logits = self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
-        return Seen(logits, self.queue_seconds or 0.0, self.forward_seconds, kv_used)
+        return Seen(logits, self.queue_seconds or 0.0, self.forward_seconds, kv_used, self.rows)

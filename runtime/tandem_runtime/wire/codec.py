@@ -11,7 +11,6 @@ A frame is `Requests` or `Replies` with one repeated field, and protobuf defines
 their merge. So every message is encoded once, as a frame of its own, and joining frames is joining bytes.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,31 +22,28 @@ from tandem_runtime.domain.adapters import AdapterDigest, AdapterFacts
 from tandem_runtime.domain.errors import BadRequest, TandemError
 from tandem_runtime.domain.tokens import (
     Capabilities,
-    Grammar,
-    GrammarKind,
     Incarnation,
     Opened,
     OpenSession,
-    Priority,
     Proposal,
     ProposeRound,
     RunRounds,
-    SamplingParameters,
     ScoreTokens,
     SessionId,
     SparseRow,
     TokenLogprob,
     Verdict,
-    Verification,
     VerifyRound,
 )
 from tandem_runtime.domain.verification import refuse_bad_row
 from tandem_runtime.wire import faults
 from tandem_runtime.wire import verify_pb2 as pb
+from tandem_runtime.wire.openings import VERIFICATIONS, open_message, open_value, paired, verification_value
 
 _MICROSECONDS = 1_000_000
 _BASIS_POINTS = 10_000
 _UINT32 = 2**32 - 1
+_SURVIVAL_STEPS = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,26 +69,6 @@ class Scored:
 RequestBody: TypeAlias = OpenSession | VerifyRound | RunRounds | ProposeRound | ScoreTokens | Cancel | Close
 ReplyBody: TypeAlias = Opened | Verdict | Ended | Proposal | Scored | TandemError
 
-_VERIFICATIONS = {
-    Verification.COUPLED: pb.VERIFICATION_COUPLED,
-    Verification.REJECTION: pb.VERIFICATION_REJECTION,
-    Verification.BLOCK: pb.VERIFICATION_BLOCK,
-}
-_VERIFICATIONS_BACK: dict[int, Verification] = {number: name for name, number in _VERIFICATIONS.items()}
-_PRIORITIES = {
-    Priority.INTERACTIVE: pb.PRIORITY_UNSPECIFIED,  # the usual one costs no bytes
-    Priority.BATCH: pb.PRIORITY_BATCH,
-    Priority.BACKGROUND: pb.PRIORITY_BACKGROUND,
-}
-_PRIORITIES_BACK: dict[int, Priority] = {
-    **{number: name for name, number in _PRIORITIES.items()},
-    pb.PRIORITY_INTERACTIVE: Priority.INTERACTIVE,
-}
-_GRAMMARS = {
-    GrammarKind.JSON_SCHEMA: pb.GRAMMAR_KIND_JSON_SCHEMA,
-    GrammarKind.REGEX: pb.GRAMMAR_KIND_REGEX,
-}
-_GRAMMARS_BACK: dict[int, GrammarKind] = {number: kind for kind, number in _GRAMMARS.items()}
 _DETERMINISMS = {"Bitwise": pb.DETERMINISM_BITWISE, "NearTie": pb.DETERMINISM_NEAR_TIE}
 _DETERMINISMS_BACK: dict[int, str] = {number: name for name, number in _DETERMINISMS.items()}
 
@@ -118,10 +94,9 @@ def _suspect(body: RequestBody) -> str:
 def _fill_request(message: pb.Request, body: RequestBody) -> None:
     match body:
         case OpenSession():
-            message.open.CopyFrom(_open_message(body))
+            message.open.CopyFrom(open_message(body))
         case VerifyRound():
-            q = _row_messages(body.proposal.q)
-            message.verify.CopyFrom(pb.Verify(round=body.round, offset=body.offset, ids=body.proposal.ids, q=q))
+            message.verify.CopyFrom(_verify_message(body))
         case RunRounds():
             message.run.CopyFrom(pb.Run(round=body.round, offset=body.offset, max_tokens=body.max_tokens))
         case ProposeRound():
@@ -170,11 +145,9 @@ def read_requests(frame: bytes) -> list[IncomingRequest]:
 def decode_request(message: pb.Request, *, session: SessionId, incarnation: Incarnation) -> RequestBody:
     match message.WhichOneof("kind"):
         case "open":
-            return _open_value(message.open, session)
+            return open_value(message.open, session)
         case "verify":
-            verify = message.verify
-            proposal = Proposal(ids=tuple(verify.ids), q=_row_values(verify.q, len(verify.ids), "proposal.q"))
-            return VerifyRound(session, incarnation, verify.round, verify.offset, proposal)
+            return _verify_value(message.verify, session, incarnation)
         case "run":
             run = message.run
             return RunRounds(session, incarnation, run.round, run.offset, run.max_tokens)
@@ -191,105 +164,26 @@ def decode_request(message: pb.Request, *, session: SessionId, incarnation: Inca
             raise BadRequest("a request without a kind that this release knows", parameter="kind")
 
 
-def _open_message(request: OpenSession) -> pb.Open:
-    return pb.Open(
-        prompt=request.prompt,
-        output=request.output,
-        parameters=_parameters_message(request.parameters),
-        verification=_VERIFICATIONS[request.verification],
-        max_tokens=request.max_tokens,
-        logprobs=request.logprobs,
-        tenant=request.tenant,
-        adapter=request.adapter,
-        priority=_PRIORITIES[request.priority],
-        weight=0.0 if request.weight == 1 else request.weight,
+def _verify_message(value: VerifyRound) -> pb.Verify:
+    return pb.Verify(
+        round=value.round,
+        offset=value.offset,
+        ids=value.proposal.ids,
+        q=_row_messages(value.proposal.q),
+        survivals=bytes(round(survival * _SURVIVAL_STEPS) for survival in value.survivals),
     )
 
 
-def _open_value(message: pb.Open, session: SessionId) -> OpenSession:
-    if not message.HasField("parameters"):
-        raise BadRequest("open.parameters is missing: the seed is in it", parameter="open.parameters")
-    return OpenSession(
-        session=session,
-        prompt=tuple(message.prompt),
-        output=tuple(message.output),
-        parameters=_parameters_value(message.parameters),
-        verification=_verification_value(message.verification, "open.verification"),
-        max_tokens=message.max_tokens,
-        logprobs=message.logprobs if message.HasField("logprobs") else None,
-        tenant=message.tenant if message.HasField("tenant") else None,
-        adapter=message.adapter if message.HasField("adapter") else None,
-        priority=_priority_value(message.priority),
-        weight=_weight_value(message.weight),
-    )
-
-
-def _priority_value(number: int) -> Priority:
-    value = _PRIORITIES_BACK.get(number)
-    if value is None:
+def _verify_value(message: pb.Verify, session: SessionId, incarnation: Incarnation) -> VerifyRound:
+    k = len(message.ids)
+    if len(message.survivals) not in (0, k):
         raise BadRequest(
-            f"open.priority: {number} is not a priority that this release knows", parameter="open.priority"
+            f"survivals: {len(message.survivals)} bytes for {k} proposed ids; send one per id or none",
+            parameter="survivals",
         )
-    return value
-
-
-def _weight_value(number: float) -> float:
-    if not 0 <= number < math.inf:
-        raise BadRequest(f"open.weight is {number}; a weight above 0 is needed", parameter="open.weight")
-    return number or 1.0
-
-
-def _parameters_message(value: SamplingParameters) -> pb.SamplingParameters:
-    return pb.SamplingParameters(
-        seed=value.seed,
-        choice=value.choice,
-        temperature=value.temperature,
-        top_k=value.top_k,
-        top_p=value.top_p,
-        min_p=value.min_p,
-        bias_ids=[token for token, _ in value.logit_bias],
-        bias_values=[bias for _, bias in value.logit_bias],
-        grammar=None if value.grammar is None else _grammar_message(value.grammar),
-        allowed_tokens=value.allowed_tokens,
-        bad_words=[pb.Word(ids=word) for word in value.bad_words],
-        min_tokens=value.min_tokens,
-        end_tokens=value.end_tokens,
-        repetition_penalty=0.0 if value.repetition_penalty == 1 else value.repetition_penalty,
-        frequency_penalty=value.frequency_penalty,
-        presence_penalty=value.presence_penalty,
-    )
-
-
-def _parameters_value(message: pb.SamplingParameters) -> SamplingParameters:
-    return SamplingParameters(
-        seed=message.seed,
-        choice=message.choice,
-        temperature=message.temperature,
-        top_k=message.top_k,
-        top_p=message.top_p,
-        min_p=message.min_p,
-        logit_bias=_pairs(message.bias_ids, message.bias_values, "open.parameters.bias_values"),
-        grammar=_grammar_value(message.grammar) if message.HasField("grammar") else None,
-        allowed_tokens=tuple(message.allowed_tokens),
-        bad_words=tuple(tuple(word.ids) for word in message.bad_words),
-        min_tokens=message.min_tokens,
-        end_tokens=tuple(message.end_tokens),
-        repetition_penalty=message.repetition_penalty or 1.0,
-        frequency_penalty=message.frequency_penalty,
-        presence_penalty=message.presence_penalty,
-    )
-
-
-def _grammar_message(value: Grammar) -> pb.Grammar:
-    return pb.Grammar(kind=_GRAMMARS[value.kind], text=value.text)
-
-
-def _grammar_value(message: pb.Grammar) -> Grammar:
-    kind = _GRAMMARS_BACK.get(message.kind)
-    if kind is None:
-        path = "open.parameters.grammar.kind"
-        raise BadRequest(f"{path}: {message.kind} is not a grammar that this release knows", parameter=path)
-    return Grammar(kind, message.text)
+    proposal = Proposal(ids=tuple(message.ids), q=_row_values(message.q, k, "proposal.q"))
+    survivals = tuple(byte / _SURVIVAL_STEPS for byte in message.survivals)
+    return VerifyRound(session, incarnation, message.round, message.offset, proposal, survivals)
 
 
 # Replies --------------------------------------------------------------------------------------------------------------
@@ -312,8 +206,7 @@ def _fill_reply(message: pb.Reply, body: ReplyBody) -> None:
         case Ended():
             message.ended.SetInParent()
         case Proposal():
-            spent = _scaled(body.draft_seconds, _MICROSECONDS)
-            message.proposal.CopyFrom(pb.Proposal(ids=body.ids, q=_row_messages(body.q), draft_microseconds=spent))
+            message.proposal.CopyFrom(_proposal_message(body))
         case Scored():
             message.scored.matches.extend(body.matches)
             message.scored.SetInParent()
@@ -353,15 +246,37 @@ def decode_reply(message: pb.Reply) -> ReplyBody:
         case "ended":
             return Ended()
         case "proposal":
-            ids = tuple(message.proposal.ids)
-            q = _row_values(message.proposal.q, len(ids), "proposal.q")
-            return Proposal(ids=ids, q=q, draft_seconds=message.proposal.draft_microseconds / _MICROSECONDS)
+            return _proposal_value(message.proposal)
         case "scored":
             return Scored(tuple(message.scored.matches))
         case "failure":
             return faults.error_value(message.failure)
         case _:
             raise BadRequest("a reply without a kind that this release knows", parameter="kind")
+
+
+def _proposal_message(value: Proposal) -> pb.Proposal:
+    return pb.Proposal(
+        ids=value.ids,
+        q=_row_messages(value.q),
+        draft_microseconds=_scaled(value.draft_seconds, _MICROSECONDS),
+        rows=_sharers(value.rows),
+    )
+
+
+def _proposal_value(message: pb.Proposal) -> Proposal:
+    ids = tuple(message.ids)
+    return Proposal(
+        ids=ids,
+        q=_row_values(message.q, len(ids), "proposal.q"),
+        draft_seconds=message.draft_microseconds / _MICROSECONDS,
+        rows=message.rows or 1,
+    )
+
+
+def _sharers(rows: int) -> int:
+    """Alone in a step is the usual case of few users, and costs no bytes."""
+    return 0 if rows == 1 else rows
 
 
 def _verdict_message(value: Verdict) -> pb.Verdict:
@@ -374,6 +289,9 @@ def _verdict_message(value: Verdict) -> pb.Verdict:
         queue_microseconds=_scaled(value.queue_seconds, _MICROSECONDS),
         forward_microseconds=_scaled(value.forward_seconds, _MICROSECONDS),
         kv_used_basis_points=_scaled(value.kv_used, _BASIS_POINTS),
+        credits=value.credits,
+        rows=_sharers(value.rows),
+        unjudged=value.unjudged,
     )
 
 
@@ -387,7 +305,18 @@ def _verdict_value(message: pb.Verdict) -> Verdict:
         queue_seconds=message.queue_microseconds / _MICROSECONDS,
         forward_seconds=message.forward_microseconds / _MICROSECONDS,
         kv_used=message.kv_used_basis_points / _BASIS_POINTS,
+        credits=_credit_values(message.credits),
+        rows=message.rows or 1,
+        unjudged=message.unjudged,
     )
+
+
+def _credit_values(credits: Sequence[float]) -> tuple[float, ...]:
+    for at, credit in enumerate(credits):
+        if not 0 <= credit <= 1:
+            path = f"verdict.credits[{at}]"
+            raise BadRequest(f"{path} is {credit}; a chance from 0 to 1 is needed", parameter=path)
+    return tuple(credits)
 
 
 def _logprob_message(value: TokenLogprob) -> pb.TokenLogprob:
@@ -396,7 +325,7 @@ def _logprob_message(value: TokenLogprob) -> pb.TokenLogprob:
 
 
 def _logprob_value(message: pb.TokenLogprob) -> TokenLogprob:
-    top = _pairs(message.top_ids, message.top_logprobs, "verdict.logprobs.top_logprobs")
+    top = paired(message.top_ids, message.top_logprobs, "verdict.logprobs.top_logprobs")
     return TokenLogprob(logprob=message.logprob, top=top)
 
 
@@ -415,7 +344,7 @@ def capabilities_bytes(value: Capabilities) -> bytes:
             vocab_size=value.vocab_size,
             max_length=value.max_length,
             determinism=_DETERMINISMS[value.determinism],
-            verifications=[_VERIFICATIONS[each] for each in value.verifications],
+            verifications=[VERIFICATIONS[each] for each in value.verifications],
             adapters=[
                 pb.Adapter(name=each.name, digest=each.digest, rank=each.rank, bytes=each.bytes)
                 for each in value.adapters
@@ -440,7 +369,7 @@ def read_capabilities(encoded: bytes) -> Capabilities:
         vocab_size=message.vocab_size,
         max_length=message.max_length,
         determinism=determinism,
-        verifications=tuple(_verification_value(each, "verifications") for each in message.verifications),
+        verifications=tuple(verification_value(each, "verifications") for each in message.verifications),
         adapters=tuple(
             AdapterFacts(each.name, AdapterDigest(each.digest), each.rank, each.bytes) for each in message.adapters
         ),
@@ -448,13 +377,6 @@ def read_capabilities(encoded: bytes) -> Capabilities:
 
 
 # Parts ----------------------------------------------------------------------------------------------------------------
-
-
-def _verification_value(number: int, path: str) -> Verification:
-    value = _VERIFICATIONS_BACK.get(number)
-    if value is None:
-        raise BadRequest(f"{path}: {number} is not a verification that this release knows", parameter=path)
-    return value
 
 
 def _row_messages(rows: Sequence[SparseRow] | None) -> Iterator[pb.SparseRow]:
@@ -473,12 +395,6 @@ def _row_value(row: pb.SparseRow, path: str) -> SparseRow:
     value = SparseRow(tuple(row.ids), tuple(row.probabilities))
     refuse_bad_row(value, path)
     return value
-
-
-def _pairs(ids: Sequence[int], values: Sequence[float], path: str) -> tuple[tuple[int, float], ...]:
-    if len(ids) != len(values):
-        raise BadRequest(f"{path}: {len(ids)} ids but {len(values)} values", parameter=path)
-    return tuple(zip(ids, values, strict=True))
 
 
 def _scaled(value: float, unit: int) -> int:
