@@ -6,8 +6,8 @@ virtual time (`virtual_loops`): a busy machine gives the same figures.
 So many sessions as a row says ask for rounds of 6 guesses, one behind the other, with 20 to 60 ms between verdict and
 next round, as a draft takes them. Of a session's guesses alpha stand, .9, .7, .5 or .3 by its number, and it believes
 so (survivals alpha, alpha^2, ...). A step takes 15 ms and more for each row. Goodput is tokens per second of all
-sessions between the 50th step and the last, with the budget and without it; K is left alone, so that the budget is all that
-differs. `sole` is what the best single K for all sessions would bring without a budget.
+sessions between the 50th step and the last, with the budget and without it; K is left alone, so that the budget is all
+that differs. `sole` is what the best single K for all sessions would bring without a budget.
 
     boasting    two tenants of 16 sessions each, alpha .8; one of them claims that all of its 8 guesses stand, though a
                 tenth does. Tokens per second of the other one, with the budget and without
