@@ -76,8 +76,8 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
         Headline("speedup_at_0.8", "speed-up with drafting ahead at alpha .8", "≥ 2.2"),
         Headline("speedup_at_0.9", "at .9", "≥ 2.5"),
     ),
+    "rig_twin": (Headline("worst_distance", "virtual time's largest distance from real time over sockets", "≤ .05"),),
     "rig_sequential": (Headline("min_ratio_to_optimum", "least ratio to the closed-form optimum", "≥ .97"),),
-    "rig_twin": (Headline("worst_distance", "largest distance of virtual over real seconds from 1", "≤ .05"),),
     "segments": (
         Headline("task_gain_most", "the most that a belief per task gains on a recorded trace"),
         Headline("temperature_gain_most", "the most that one per temperature gains"),

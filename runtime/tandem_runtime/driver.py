@@ -123,7 +123,8 @@ class _Executor:
         choice = self._lookahead.choose(bounds, most, self._clock.monotonic(), warm=self._warm)
         if choice.k:
             await self._listener.settle()
-        self._session.chosen(min(choice.k, self._session.room), choice.plain_tokens)
+        k = min(choice.k, self._session.room)
+        self._session.chosen(k, choice.survivals[:k], plain_tokens=choice.plain_tokens, stop=choice.stop)
 
     async def carry_out(self, command: OpenTarget | OpenDraft | Propose | Verify | Run) -> None:
         try:

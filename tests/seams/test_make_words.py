@@ -29,6 +29,7 @@ BENCHMARKS = (
     "rig_twin",
     "segments",
     "smollm2",
+    "verify_budget",
     "verify_cost",
 )
 INSTALLED = ("--old-file", ".venv/.installed")

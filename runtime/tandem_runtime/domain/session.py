@@ -44,6 +44,7 @@ from tandem_runtime.domain.tokens import (
     Round,
     RunRounds,
     ScoreTokens,
+    Stop,
     TokenId,
     TokenLogprob,
     Verdict,
@@ -86,6 +87,8 @@ class Session:
         self._draft_resumes_at: int | None = 0
         self._proposal = Proposal()
         self._k = 0
+        self._stop: Stop | None = None
+        self._survivals: tuple[float, ...] = ()
         self._silences = 0
         """How often in a row the draft had nothing to offer."""
         self._run = RunRounds(request.session, Incarnation(""), 0, 0, 0)
@@ -149,13 +152,15 @@ class Session:
         self._move(Signal.OPENED)
         self._target.opened(opened)
 
-    def chosen(self, k: int, plain_tokens: int | None = None) -> None:
-        """K for the next round, at most what Choose said; where it is 0, after how many tokens to ask again at the
-        latest."""
+    def chosen(
+        self, k: int, survivals: tuple[float, ...] = (), *, plain_tokens: int | None = None, stop: Stop | None = None
+    ) -> None:
+        """K for the next round, at most what Choose said, and `survivals` as in `VerifyRound`, for K tokens; where K is
+        0, after how many tokens to ask again at the latest."""
         self._demand(Signal.WILL_RUN)
         if not 0 <= k <= self._most():
             raise OutOfOrder(f"K = {k} was chosen where at most {self._most()} tokens fit")
-        self._k = k
+        self._k, self._survivals, self._stop = k, survivals, stop
         if k == 0:
             self._will_run(most=plain_tokens or RUN_TOKENS)
         else:
@@ -173,6 +178,8 @@ class Session:
         self._demand(Signal.PROPOSED)
         if len(proposal.ids) > self._k:
             raise DraftLost(f"the draft offered {len(proposal.ids)} tokens where {self._k} were asked for")
+        if len(proposal.confidences) not in (0, len(proposal.ids)):
+            raise DraftLost(f"the draft told {len(proposal.confidences)} confidences of {len(proposal.ids)} tokens")
         proposal = self._admitted(proposal)
         self._draft_base = len(self._output)
         if not proposal.ids:
@@ -311,24 +318,35 @@ class Session:
 
     def _propose_round(self) -> ProposeRound:
         committed = tuple(self._output[self._draft_base :])
-        return ProposeRound(self.request.session, self._draft.incarnation, self._draft_base, committed, self._k)
+        return ProposeRound(
+            self.request.session, self._draft.incarnation, self._draft_base, committed, self._k, self._stop
+        )
 
     def _verify_round(self) -> VerifyRound:
         return VerifyRound(
-            self.request.session, self._target.incarnation, len(self._ks), len(self._output), self._proposal
+            self.request.session,
+            self._target.incarnation,
+            len(self._ks),
+            len(self._output),
+            self._proposal,
+            self._survivals[: len(self._proposal.ids)],
         )
 
     def _check(self, verdict: Verdict) -> None:
         asked, told = (len(self._ks), len(self._output)), (verdict.round, verdict.offset)
         if asked != told:
             raise StaleOffset(f"the target answered round and offset {told} where {asked} was asked")
-        if not 0 <= verdict.accepted <= len(self._proposal.ids):
-            raise StaleOffset(f"the target accepted {verdict.accepted} of {len(self._proposal.ids)} proposed tokens")
+        judged = len(self._proposal.ids) - verdict.unjudged
+        if not 0 <= verdict.accepted <= judged <= len(self._proposal.ids):
+            raise StaleOffset(
+                f"the target accepted {verdict.accepted} of {judged} judged tokens; "
+                f"{len(self._proposal.ids)} were proposed"
+            )
         if self.request.logprobs is not None and len(verdict.logprobs or ()) != verdict.accepted + 1:
             raise TargetLost(
                 f"the target reported {len(verdict.logprobs or ())} logprobs for {verdict.accepted + 1} tokens"
             )
-        examined = min(verdict.accepted + 1, len(self._proposal.ids))
+        examined = min(verdict.accepted + 1, judged)
         if len(verdict.credits) not in (0, examined):
             raise TargetLost(f"the target credited {len(verdict.credits)} positions where it examined {examined}")
 
@@ -365,14 +383,19 @@ class Session:
             verify_seconds=spent.verify_seconds,
             forward_seconds=verdict.forward_seconds,
             drafting_seconds=self._proposal.draft_seconds,
-            cut=proposed - accepted if beyond else 0,
+            cut=proposed - verdict.unjudged - accepted if beyond else 0,
             seconds=spent.seconds,
             started=spent.started,
             prefill=prefill,
             rows=verdict.rows,
             draft_rows=self._proposal.rows,
+            unjudged=verdict.unjudged,
         )
-        return replace(round, credits=verdict.credits[: round.examined])
+        return replace(
+            round,
+            credits=verdict.credits[: round.examined],
+            confidences=self._proposal.confidences[: round.examined],
+        )
 
     def _counts(self) -> Counts:
         return Counts(
