@@ -104,7 +104,7 @@ def _is_here(name: str) -> bool:
 
 def _result_rows(result: Mapping[str, Any]) -> Iterator[str]:
     where = f"{result['when'][:10]}, {result['machine']['cpu']}"
-    for headline in HEADLINES[result["name"]]:
+    for headline in HEADLINES.get(result["name"], ()):
         value = result["figures"].get(headline.figure)
         figure = "not measured" if value is None else f"{value:.3g}"
         yield f"| `{result['name']}` | {headline.told} | {figure} | {headline.must} | {where} |"
