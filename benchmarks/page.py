@@ -48,6 +48,10 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
         Headline("rig_speedup", "suffix over plain on replayed edits and quotes, virtual time", "≥ 3"),
         Headline("cpu_speedup", "the same on the real engine", "≥ 1.5"),
     ),
+    "early_stop": (
+        Headline("gain_mean", "ending proposals early over K alone, recorded traces, geometric mean"),
+        Headline("gain_worst", "the worst of them"),
+    ),
     "engine_cpu": (
         Headline("plain_ratio_1", "plain, 1 stream, over the best peer", "≥ 1.0"),
         Headline("plain_ratio_4", "4 streams"),
@@ -83,6 +87,10 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
         Headline("temperature_gain_most", "the most that one per temperature gains"),
         Headline("temperature_gain_least", "and the least"),
         Headline("lot_gain_least", "the least of dividing by chance, which gains nothing and learns from less"),
+    ),
+    "verify_budget": (
+        Headline("row_0.6_sessions_64_gain", "goodput with a verify budget over without: 64 sessions, .6 ms a row"),
+        Headline("boasting_gain", "of a tenant beside one that lies about its guesses"),
     ),
     "verify_cost": (Headline("ms_per_row", "milliseconds to judge a row of logits"),),
 }
