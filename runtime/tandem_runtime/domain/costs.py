@@ -21,7 +21,7 @@ nothing for `AGE_LIMIT_SECONDS` is not known.
 """
 
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import isfinite, sqrt
 from typing import Final, NamedTuple
 
 from tandem_runtime.domain.tokens import Round
@@ -60,7 +60,7 @@ class Plane(NamedTuple):
     def doubt(self, now: float) -> float:
         """The standard deviation of the level by now, as a share of it."""
         walked = WALK_PER_SECOND**2 * max(now - self.at, 0.0)
-        return (self.p00 / max(self.level, 1e-9) ** 2 + walked) ** 0.5
+        return sqrt(self.p00 / max(self.level, 1e-9) ** 2 + walked)
 
     def fresh(self, now: float) -> bool:
         return now - self.at <= AGE_LIMIT_SECONDS
