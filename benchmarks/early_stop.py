@@ -12,7 +12,6 @@ A trace knows confidence after the true prefix only. Behind a wrong guess it sta
 """
 
 import argparse
-import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -38,7 +37,7 @@ WAYS = {"plain": OFF, "k_alone": Bounds(1, MOST), "early": Bounds(1, MOST, early
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """`Acceptance` of texts that were recorded with confidences."""
+    """`Acceptance` of texts that were recorded with what the draft tells."""
 
     texts: Sequence[Outcomes]
 
@@ -57,10 +56,9 @@ class Told:
         return max(self.texts[text].prompt_tokens, 1), len(self.texts[text].bits)
 
     def confidence(self, text: int, position: int) -> int:
-        """As a draft tells it. A trace holds hundredths, so the surest are told as of odds of 199 to 1."""
-        told = self.texts[text].confidences or ()
-        largest = min(max(told[position] if position < len(told) else 0.5, 0.02), 0.995)
-        return min(max(round(16 * (math.log(largest / (1 - largest)) + 4)), 0), 255)
+        """Behind the text's end, where nothing stands, it says nothing of the draft."""
+        told = self.texts[text].told or ()
+        return told[position] if position < len(told) else 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,7 +115,7 @@ def told_texts() -> Iterator[tuple[str, Told]]:
     """Of each trace with confidences and each temperature."""
     for trace in read_traces():
         for temperature in sorted({each.temperature for each in trace.sequences}):
-            texts = [each for each in trace.sequences if each.temperature == temperature and each.confidences]
+            texts = [each for each in trace.sequences if each.temperature == temperature and each.told]
             if texts:
                 yield f"{trace.name} at T {temperature:g}", Told(texts)
 
