@@ -54,7 +54,7 @@ from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.ports import Logits, Row, TargetEngine
 
-SEED, UNCOUNTED, STEPS, ANSWER, PROMPT = 7, 30, 300, 100, 150
+SEED, UNCOUNTED, STEPS, ANSWER, PROMPT = 7, 30, 200, 100, 150
 SIZE = StepSize(chunk_tokens=64, rows=48)
 TARGET, DRAFT = RowCost(15.0, 0.0, row=0.1), RowCost(0.2, 0.0)
 GREEDY = SamplingParameters(seed=SEED, temperature=0.0)

@@ -36,10 +36,10 @@ class Fixed(Lookahead):
 
     def __init__(self, k: int) -> None:
         super().__init__()
-        self._k = k
+        self._tokens = k
 
     def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> Choice:
-        k = min(self._k, most, bounds.maximum)
+        k = min(self._tokens, most, bounds.maximum)
         return replace(super().choose(OFF, most, now, warm=warm), k=k, survivals=(1.0,) * k)
 
     def learn(self, round: Round, now: float, *, warm: bool) -> None:

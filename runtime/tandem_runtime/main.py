@@ -22,7 +22,7 @@ from tandem_runtime.domain import policy
 from tandem_runtime.domain.adapters import MOST_ADAPTERS
 from tandem_runtime.domain.errors import SettingRefused, TandemError
 from tandem_runtime.engines.cores import PASSIVE_WAITING, allowed_cores
-from tandem_runtime.engines.options import AS_IS, WEIGHTS
+from tandem_runtime.engines.options import AS_IS, STEP_ROWS, WEIGHTS
 from tandem_runtime.settings import Settings, read_settings
 
 if TYPE_CHECKING:  # each command imports what it needs when it is asked for
@@ -185,6 +185,12 @@ def _add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         type=partial(positive_number, most=LARGEST_MEMORY),
         help="memory for keys and values (default: as all sessions need at full length, half of what is free at most)",
     )
+    add(
+        "--step-rows",
+        type=positive_number,
+        default=STEP_ROWS,
+        help="rows of all sessions together in a step, beside a prompt's chunk (default %(default)s)",
+    )
 
 
 def add_serving_arguments(parser: argparse.ArgumentParser, *, port: int) -> None:
@@ -226,6 +232,7 @@ def _engine_options(arguments: argparse.Namespace, *, model: str, weights: str, 
         max_sessions=arguments.max_sessions,
         max_length=arguments.max_length,
         kv_bytes=arguments.kv_bytes,
+        step_rows=arguments.step_rows,
         pace=pace,
     )
 

@@ -117,7 +117,7 @@ async def looped_findings(verification: Verification, *, samples: int, stop: Sto
         return answer.tokens[:2]
 
     pairs: Counter[Prefix] = Counter()
-    async with stage_of(TARGET, DRAFT, costs=known_costs(0.04, 0.001, at=0.0)) as stage:
+    async with stage_of(TARGET, DRAFT, costs=known_costs(0.04, 0.001)) as stage:
         engines = replace(stage.engines, draft=Stopping(stage.drafts[0], stop))
         for first in range(0, samples, AT_ONCE):
             pairs.update(await asyncio.gather(*map(pair, range(first, min(samples, first + AT_ONCE)))))

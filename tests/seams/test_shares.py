@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -34,6 +34,7 @@ from tandem_runtime.domain.tokens import (
 from tandem_runtime.engines.draft_loop import BatchedDraft
 from tandem_runtime.engines.planning import StepSize
 from tandem_runtime.engines.target_loop import BatchedTarget
+from tandem_runtime.ports import Logits, Row
 from tandem_runtime.wire.client import RemoteTarget
 from tandem_runtime.wire.roles import TargetRole
 
@@ -195,6 +196,83 @@ async def test_a_step_without_memory_is_answered_to_its_jobs_and_no_others() -> 
         await other
         await people.round("a", 0)
     assert told.value.retry_after_seconds >= 1
+
+
+class Choking(SteppedModel):
+    """Cannot compute token 6."""
+
+    def forward(self, rows: Sequence[Row]) -> list[Logits]:
+        if any(6 in row.tokens for row in rows):
+            raise RuntimeError("kernel")
+        return super().forward(rows)
+
+
+async def test_a_row_that_the_model_cannot_compute_fails_alone() -> None:
+    model = Choking()
+    with BatchedTarget(model, FACTS, clock=SystemClock()) as target:
+        people = Everybody(target, model)
+        for name, first in (("h", 5), ("a", 1), ("b", 2), ("c", 3), ("d", 4)):
+            await people.open(name, first)
+        holding = people.round("h", 0)
+        await people.stand()
+        beside = [people.round(name, 0, (0,)) for name in "abd"]
+        bad = people.round("c", 0, (6,))
+        await asyncio.sleep(0)
+        people.let_go()
+        with pytest.raises(TargetLost, match="RuntimeError"):
+            await bad
+        told = await asyncio.gather(holding, *beside)
+        alone = await people.round("c", 1, offset=0)
+    assert [verdict.offset for verdict in (*told, alone)] == [0] * 5
+    assert [len(step) for step in model.steps] == [1, 2, 1, 1]
+
+
+class SecondsPerStep(SteppedModel):
+    """Each step takes a second of its own clock."""
+
+    now = 0.0
+
+    def forward(self, rows: Sequence[Row]) -> list[Logits]:
+        outputs = super().forward(rows)
+        self.now += 1.0
+        return outputs
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return self.now
+
+
+STEADY = {
+    "room beside it": (2, 60, True),
+    "none for half a minute": (1, 60, False),
+    "none for less": (1, 25, True),
+}
+"""What a prompt's chunk holds, and seconds of interactive work in each step: is a batch's round answered?"""
+
+
+@pytest.mark.parametrize(("chunk", "seconds", "answered"), STEADY.values(), ids=STEADY)
+async def test_a_batch_beside_steady_work_goes_on_or_is_told(chunk: int, seconds: int, answered: bool) -> None:
+    model = SecondsPerStep()
+    with BatchedTarget(model, FACTS, clock=model, size=StepSize(chunk, 32)) as target:
+        people = Everybody(target, model)
+        await people.open("now", 1)
+        await people.open("later", 2, BATCH)
+        run = target.run(RunRounds(SessionId("now"), LIFE, 0, 0, seconds))
+        going = asyncio.ensure_future(anext(run))
+        await people.stand()
+        asked = people.round("later", 0)
+        await asyncio.sleep(0)
+        people.let_go()
+        if answered:
+            assert (await asked).offset == 0
+        else:
+            with pytest.raises(Overloaded, match="steps are full"):
+                await asked
+        await going
+        assert len([verdict async for verdict in run]) == seconds - 1
+    assert model.rows_by_prompt()[2] == answered
 
 
 async def all_of(run: AsyncIterator[Verdict]) -> list[Verdict]:

@@ -38,16 +38,12 @@ from tandem_runtime.wire.roles import TargetRole
 GOOD, BAD = (0.9, 0.8, 0.7, 0.6, 0.5), (0.3, 0.1, 0.03, 0.01, 0.001)
 
 
-LEARNT = 9
-"""Steps until costs are believed: eight samples as old ones fade."""
-
-
 COLD = SamplingParameters(seed=1, temperature=0.0)
 
 
 def sloped(fixed: float = 0.010) -> StepSize:
     """A step costs `fixed` and a millisecond per row, and the loop knows it."""
-    return StepSize(costs=known_costs(fixed, 0.001, at=0.0))
+    return StepSize(costs=known_costs(fixed, 0.001))
 
 
 @dataclass(frozen=True)
@@ -282,4 +278,5 @@ async def test_steps_teach_what_rows_cost() -> None:
                 name: verdict.offset + verdict.accepted + 1 for name, verdict in zip("ab", verdicts, strict=True)
             }
             unjudged.append(min(verdict.unjudged for verdict in verdicts) == len(ids))
-    assert unjudged == [False] * LEARNT + [True] * (30 - LEARNT)
+    assert unjudged[:8] == [False] * 8, "costs are not believed before"
+    assert unjudged[20:] == [True] * 10

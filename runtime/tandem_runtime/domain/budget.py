@@ -22,32 +22,29 @@ place of a, as if it had a machine of its own that is phi as fast (generalised p
 has many sessions fills its own share. With one tenant it is the rule above. How far a tenant goes before others over
 time is `domain.batching`'s: slots are charged as rows, whether they stand or not.
 
-**What steps cost** is measured: least squares over the rows and seconds of past steps, old ones fading. The slope is
-believed as far as it lies above its standard error: where nothing was learnt, nothing is cut. Between steps a loop may
-be idle, when all wait for drafts: that time, too, is paid once per step, so the mean of it is part of a. Under load it
-vanishes. A step that takes far longer than any before it, as when the machine was suspended, counts as a few times the
-usual one.
+**What steps cost** is measured: recursive least squares over the rows and seconds of past steps (`domain.costs`). The
+slope is believed as far as it lies above its standard deviation: where nothing was learnt, nothing is cut. Between
+steps a loop may be idle, when all wait for drafts: that time, too, is paid once per step, so the mean of it is part of
+a. Under load it vanishes. A step that takes far longer than was expected, as when the machine was suspended, counts as
+a few times what was.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from math import exp2, sqrt
+from math import sqrt
 from operator import sub
 
 from tandem_runtime.domain.batching import Claim, Tenant
+from tandem_runtime.domain.costs import Plane, learned
 from tandem_runtime.domain.tokens import Priority
 
 __all__ = ["NOTHING_MEASURED", "UNKNOWN", "Measured", "Offer", "StepSeconds", "kept_slots"]
 
-HALF_LIFE_SECONDS = 10.0
-"""What a step cost weighs half after so long."""
-AGE_LIMIT_SECONDS = 600.0
-"""A cost that was not measured for so long is not known."""
-LEAST_SAMPLES = 8.0
+LEAST_STEPS = 8
 OUTLIER = 4.0
-"""No step counts as more than so many times the mean."""
+"""No step counts as more than so many times what was expected of it."""
 IDLE_KEPT = 0.9
 """Of the mean of idle time, per step: it remembers about 10."""
 LONGEST_IDLE = 10.0
@@ -127,55 +124,31 @@ def _bought(offers: Sequence[Offer], seconds: StepSeconds, share: float) -> Iter
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What past steps took: fading sums over (rows n, seconds t) of each."""
+    """What past steps took, as a plane of `domain.costs` with rows in the place of K; None: nothing is known."""
 
-    weight: float = 0.0
-    n: float = 0.0
-    nn: float = 0.0
-    t: float = 0.0
-    nt: float = 0.0
-    tt: float = 0.0
-    at: float = 0.0
+    plane: Plane | None = None
+    steps: int = 0
     idle: float = 0.0
     """Mean seconds between the end of a step and the beginning of the next."""
 
     def learned(self, rows: int, seconds: float, *, now: float) -> "Measured":
         """One more step, over `rows`, that ended at `now`."""
-        usual = self.t / self.weight if self.weight else seconds
-        seconds = min(max(seconds, 0.0), OUTLIER * usual)
-        kept = exp2(-max(now - self.at, 0.0) / HALF_LIFE_SECONDS) if now - self.at <= AGE_LIMIT_SECONDS else 0.0
-        return Measured(
-            weight=self.weight * kept + 1,
-            n=self.n * kept + rows,
-            nn=self.nn * kept + rows * rows,
-            t=self.t * kept + seconds,
-            nt=self.nt * kept + rows * seconds,
-            tt=self.tt * kept + seconds * seconds,
-            at=now,
-            idle=self.idle,
-        )
+        known = self if self.plane is not None and self.plane.fresh(now) else replace(self, plane=None, steps=0)
+        usual = seconds if known.plane is None else known.plane.seconds(rows, 1)
+        counted = min(max(seconds, 0.0), OUTLIER * usual)
+        return replace(known, plane=learned(known.plane, counted, rows, 1, now), steps=known.steps + 1)
 
     def rested(self, seconds: float) -> "Measured":
         """So long passed between two steps."""
-        longest = LONGEST_IDLE * self.t / self.weight if self.weight else 0.0
+        longest = LONGEST_IDLE * self.plane.level if self.plane is not None else 0.0
         return replace(self, idle=IDLE_KEPT * self.idle + (1 - IDLE_KEPT) * min(max(seconds, 0.0), longest))
 
     def seconds(self, *, now: float) -> StepSeconds:
         """T(n), a slope of 0 where none is known."""
-        if self.weight < LEAST_SAMPLES or now - self.at > AGE_LIMIT_SECONDS:
+        if self.plane is None or self.steps < LEAST_STEPS or not self.plane.fresh(now):
             return UNKNOWN
-        rows, usual = self.n / self.weight, self.t / self.weight
-        slope = min(self._slope(rows, usual), usual / rows)
-        return StepSeconds(usual - slope * rows + self.idle, slope)
-
-    def _slope(self, rows: float, usual: float) -> float:
-        """Least squares, less its standard error; at least 0."""
-        spread = self.nn - self.n * rows
-        tilt = self.nt - self.n * usual
-        if spread <= 1e-9 * self.nn or tilt <= 0:
-            return 0.0
-        rest = max(self.tt - self.t * usual - tilt * tilt / spread, 0.0)
-        return max(tilt / spread - sqrt(rest / (self.weight - 2) / spread), 0.0)
+        slope = max(self.plane.per_token - sqrt(max(self.plane.p11, 0.0)), 0.0)
+        return StepSeconds(max(self.plane.level, 0.0) + self.idle, slope)
 
 
 NOTHING_MEASURED = Measured()

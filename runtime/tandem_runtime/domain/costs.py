@@ -186,7 +186,7 @@ class Costs:
         overhead_seconds = max(round.seconds - drafting_seconds - forward_seconds, 0.0)
         return Costs(
             draft_token=learned(self.draft_token, drafting_seconds / k, 0, round.draft_rows, now),
-            forward=learned(self.forward, forward_seconds, k, rows, now),
+            forward=learned(self.forward, forward_seconds, round.judged, rows, now),
             overhead=learned(self.overhead, overhead_seconds, 0, 1, now),
             plain=self.plain,
             plain_doubted=self.plain_doubted,
@@ -203,7 +203,7 @@ class Costs:
         if self.draft_token is None or self.forward is None or self.overhead is None:
             return None
         drafting = round.proposed * self.draft_token.seconds(0, round.draft_rows)
-        return max(self.overhead.level, 0.0) + self.forward.seconds(round.proposed, round.rows) + drafting
+        return max(self.overhead.level, 0.0) + self.forward.seconds(round.judged, round.rows) + drafting
 
 
 def _sensible(round: Round) -> bool:

@@ -13,19 +13,16 @@ from tandem_runtime.domain.budget import NOTHING_MEASURED, UNKNOWN, Measured, Of
 from tandem_runtime.domain.tokens import Priority
 from tandem_runtime.engines.jobs import Job
 from tandem_runtime.engines.lines import Line, Lines
+from tandem_runtime.engines.options import STEP_ROWS
 from tandem_runtime.ports import Row
 
-__all__ = ["CHUNK_TOKENS", "RIDE_ALONG_TOKENS", "STEP_ROWS", "Plan", "StepSize", "plan_step"]
+__all__ = ["CHUNK_TOKENS", "RIDE_ALONG_TOKENS", "Plan", "StepSize", "plan_step"]
 
 RIDE_ALONG_TOKENS = 32
 """A need up to this size is taken whole: it holds any proposal that pays."""
 
 CHUNK_TOKENS = 256
 """Prompt tokens per step: about what a step over a handful of verify rows can carry without doubling its time."""
-
-STEP_ROWS = 512
-"""Rows of those who ride along, per step: 64 sessions that guess 7 tokens each. Whoever has many sessions that guess
-more does not set everybody's pace by it."""
 
 
 _BY_ARRIVAL = attrgetter("since", "line.number")

@@ -15,7 +15,7 @@ and of fair shares (see `domain.batching`). Who has waited for memory, or behind
 `LONGEST_WAIT_SECONDS` is told that the engine is overloaded. A caller's deadline is the caller's to keep: who waits no
 longer cancels, and that takes effect before the next step, wherever the work stands.
 
-What fails, fails alone, as far as it can: a request its own job, a model's error the jobs of its step. An error that
+What fails, fails alone: a request its own job, a model's error the jobs of the rows that it comes with. An error that
 nobody foresaw, on this thread, fails all jobs at hand and empties the memory, since its books may be wrong; then the
 loop goes on.
 
@@ -314,15 +314,16 @@ class StepLoop:
                 self._advance(job)
 
     def _forward(self, rows: Sequence[Row]) -> list[Logits | Exception]:
-        """Each row's logits, or the error of the step that it was in. A step too large for the device is halved."""
+        """Each row's logits, or the error that it has alone: a step that fails, for want of memory or by the fault of a
+        row, is halved. The same rows again give the same."""
         try:
             return [*self._model.forward(rows)]
-        except Exception as error:  # the jobs of this step fail; those of the next must not
-            if isinstance(error, MemoryError | Overloaded) and len(rows) > 1:
+        except Exception as error:  # the job of this row fails; those beside it must not
+            if len(rows) > 1:
                 half = len(rows) // 2
                 return [*self._forward(rows[:half]), *self._forward(rows[half:])]
-            _log.error("step failed rows=%d error=%s", len(rows), origin(error))
-            return [error] * len(rows)
+            _log.error("row failed error=%s", origin(error))
+            return [error]
 
     def _advance(self, job: Job) -> None:
         """Hand the job what it wanted (nothing, at first) and hear what it wants next."""
