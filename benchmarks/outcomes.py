@@ -26,6 +26,7 @@ import numpy as np
 from tandem_runtime.domain.blocks import BlockId
 from tandem_runtime.domain.suffix import Text
 from tandem_runtime.domain.tokens import SamplingParameters, SparseRow, TokenId, Verification
+from tandem_runtime.engines.confidence import confidence
 from tandem_runtime.engines.sampler import Law, coupled_choice, distribution, draw, guess
 from tandem_runtime.ports import Logits, Row, StepModel
 
@@ -98,6 +99,13 @@ def confidences(draft_rows: Logits) -> tuple[float, ...]:
     rows = draft_rows.astype(np.float64)
     largest = 1 / np.exp(rows - rows.max(axis=1, keepdims=True)).sum(axis=1)
     return tuple(round(float(each), HUNDREDTHS) for each in largest)
+
+
+def told_confidences(draft_rows: Logits, text: Written, verification: Verification) -> tuple[int, ...]:
+    """What a draft would tell with its guess at each position."""
+    return tuple(
+        confidence(row, text.parameters, verification=verification, position=at) for at, row in enumerate(draft_rows)
+    )
 
 
 def lookup_outcomes(lookup: Text, prompt: Sequence[TokenId], output: Sequence[TokenId]) -> tuple[str, str]:
