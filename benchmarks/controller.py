@@ -21,7 +21,7 @@ from benchmarks.simulator.costs import FLAT, LOOKUP, MOST
 from benchmarks.simulator.oracle import Fixed, Oracle, Watched
 from benchmarks.simulator.regimes import COURSES, CYCLES, Course
 from benchmarks.simulator.world import Setting, World
-from tandem_runtime.domain.lookahead import Lookahead
+from tandem_runtime.domain.lookahead import Lookahead, Shared
 
 SEED, SEEDS = 21, 3
 MUST = {
@@ -52,7 +52,9 @@ class Run:
         return {"tokens": self.tokens, "seconds": self.seconds, "mean_k": statistics.mean(self.ks)}
 
 
-def over_course(course: Course, seed: int, cycles: int, rule: Callable[[Callable[[], float]], Lookahead]) -> Run:
+def over_course(
+    course: Course, seed: int, cycles: int, rule: Callable[[Callable[[], float]], Lookahead | Shared]
+) -> Run:
     """One client for so many cycles. `rule` is given the alpha of the moment, which only an oracle looks at."""
 
     async def main() -> Run:
@@ -66,7 +68,7 @@ def over_course(course: Course, seed: int, cycles: int, rule: Callable[[Callable
     return run_virtually(main)
 
 
-def over_trace(trace: Recorded, seed: int, rule: Lookahead) -> Run:
+def over_trace(trace: Recorded, seed: int, rule: Lookahead | Shared) -> Run:
     """Each text of a recorded trace once, with its own prompt's length."""
 
     async def main() -> Run:

@@ -5,7 +5,7 @@ own. In each of 60 trials a gateway that knows nothing serves one client on the 
 rounds and some more, drawn by chance; then acceptance falls to .3, and stays there for 400 tokens after K = 0; then it
 is .85 again.
 
-    rounds_p95        rounds from the fall until K is 0
+    rounds_p95        rounds from the fall until K is 0 because nothing pays
     seconds_p95       the same in seconds
     back_tokens_p95   tokens from the rise until a K > 0 is chosen because it pays: a probe is none
 
@@ -22,6 +22,7 @@ from benchmarks.simulator.acceptance import Regimes
 from benchmarks.simulator.clock import run_virtually
 from benchmarks.simulator.oracle import Watched
 from benchmarks.simulator.world import Setting, World
+from tandem_runtime.domain.lookahead import Rule
 
 SEED, TRIALS = 41, 60
 GOOD, BAD = 0.85, 0.3
@@ -59,16 +60,16 @@ class Course:
     def note(self) -> None:
         """After each choice of K."""
         now = len(self.world.books.rounds)
-        k, probes = self.rule.chosen[-1], self.rule.probed[-1]
+        rule = self.rule.rules[-1]
         if now < self.falls_at:
             return
         if self.off_at is None:
-            if k == 0:
+            if rule is Rule.LOSES:
                 self.off_at = now
                 self.off_seconds = self.world.clock.monotonic() - self.world.books.rounds[self.falls_at - 1].at
         elif self.rises_at is None:
             self.rises_at = now if self._tokens(self.off_at) >= BAD_TOKENS else None
-        elif self.back_at is None and k > 0 and not probes:
+        elif self.back_at is None and rule is Rule.PAYS:
             self.back_at = now
 
     def is_over(self) -> bool:

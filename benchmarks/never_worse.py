@@ -29,7 +29,7 @@ from benchmarks.simulator.acceptance import chance
 from benchmarks.simulator.clock import run_virtually
 from benchmarks.simulator.costs import CROWDED
 from benchmarks.simulator.world import ON, Books, Setting, World
-from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead
+from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead, Shared
 from tandem_runtime.domain.tokens import TokenId
 from tandem_runtime.engines.draft_loop import BatchedDraft
 from tandem_runtime.engines.scripted import ScriptedModel
@@ -53,7 +53,7 @@ Asking = Callable[[World], Coroutine[Any, Any, None]]
 def serve(asking: Asking, alpha: float, seed: int, bounds: Bounds) -> Books:
     async def main() -> Books:
         setting = Setting(seed=seed, rig=CROWDED, sessions=SESSIONS)
-        world = World(setting, acceptance=chance(alpha, seed), lookahead=Lookahead(), bounds=lambda: bounds)
+        world = World(setting, acceptance=chance(alpha, seed), lookahead=Shared(), bounds=lambda: bounds)
         await asking(world)
         return world.books
 
@@ -80,13 +80,13 @@ def settings() -> dict[str, Asking]:
     return {**closed, **{f"open_{load}": partial(_open, load=load) for load in LOADS}}
 
 
-def simulated() -> tuple[dict[str, float], dict[str, object]]:
+def simulated(seeds: int) -> tuple[dict[str, float], dict[str, object]]:
     """Ratios by setting and acceptance."""
     figures: dict[str, float] = {}
     samples: dict[str, object] = {}
     print(f"{'plain over speculating':22}" + "".join(f"   alpha {alpha:.1f}" for alpha in ALPHAS))
     for name, asking in settings().items():
-        off = {seed: serve(asking, 0.0, seed, OFF) for seed in range(SEED, SEED + SEEDS)}
+        off = {seed: serve(asking, 0.0, seed, OFF) for seed in range(SEED, SEED + seeds)}
         row = ""
         for alpha in ALPHAS:
             on = {seed: serve(asking, alpha, seed, ON) for seed in off}
@@ -135,8 +135,9 @@ def against_a_hostile_draft() -> tuple[Side, Side]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--virtual", action="store_true", help="no real engine, no result file")
+    parser.add_argument("--seeds", type=int, default=SEEDS)
     asked = parser.parse_args()
-    figures, samples = simulated()
+    figures, samples = simulated(asked.seeds)
     if asked.virtual:
         print(f"worst ratio {min(figures.values()):.3f}")
         return

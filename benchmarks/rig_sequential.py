@@ -15,13 +15,13 @@ from benchmarks.simulator.clock import run_virtually
 from benchmarks.simulator.costs import RIGS, Rig, best_k, speed_up
 from benchmarks.simulator.oracle import Oracle
 from benchmarks.simulator.world import ON, Books, Setting, World
-from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead
+from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead, Shared
 
 SEED, SEEDS, REQUESTS = 11, 3, 32
 ALPHAS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 
 
-def serve(rig: Rig, alpha: float, seed: int, lookahead: Lookahead, bounds: Bounds = ON) -> Books:
+def serve(rig: Rig, alpha: float, seed: int, lookahead: Lookahead | Shared, bounds: Bounds = ON) -> Books:
     async def main() -> Books:
         setting = Setting(seed=seed, rig=rig)
         world = World(setting, acceptance=chance(alpha, seed), lookahead=lookahead, bounds=lambda: bounds)
@@ -37,11 +37,11 @@ def main() -> None:
     ratios: dict[str, float] = {}
     print("rig     alpha   S* at K   speed-up   of S*   of an oracle's   tokens a round   mean K")
     for name, rig in RIGS.items():
-        plain = {seed: serve(rig, 0.0, seed, Lookahead(), OFF) for seed in range(SEED, SEED + SEEDS)}
+        plain = {seed: serve(rig, 0.0, seed, Shared(), OFF) for seed in range(SEED, SEED + SEEDS)}
         for alpha in ALPHAS:
             runs = []
             for seed, off in plain.items():
-                on = serve(rig, alpha, seed, Lookahead())
+                on = serve(rig, alpha, seed, Shared())
                 known = serve(rig, alpha, seed, Oracle(rig, chance(alpha, seed).alpha))
                 runs.append(
                     {

@@ -27,7 +27,7 @@ from benchmarks.simulator.clock import run_virtually
 from benchmarks.simulator.costs import Rig, StepCost
 from benchmarks.simulator.engines import CAPABLE, prompt
 from benchmarks.simulator.world import ON, PROMPT_TOKENS, Books, Setting, World
-from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead
+from tandem_runtime.domain.lookahead import OFF, Bounds, Shared
 from tandem_runtime.domain.tokens import (
     Incarnation,
     OpenSession,
@@ -110,9 +110,7 @@ async def network_seconds() -> float:
 
 
 def _world(rig: Rig, bounds: Bounds) -> World:
-    return World(
-        Setting(seed=SEED, rig=rig), acceptance=chance(ALPHA, SEED), lookahead=Lookahead(), bounds=lambda: bounds
-    )
+    return World(Setting(seed=SEED, rig=rig), acceptance=chance(ALPHA, SEED), lookahead=Shared(), bounds=lambda: bounds)
 
 
 async def really(clients: int, bounds: Bounds) -> Books:

@@ -88,9 +88,7 @@ def main() -> None:
     found = list(choices(crowd_of(asked), asked.most))
     print("\n".join(table(found)))
     best = advised(found)
-    print(
-        f"\n{best.drafts} drafts per verifier bring {best.load.tokens_per_second:.0f} tokens/s; more bring little more."
-    )
+    print(f"\nEnough: {best.drafts} per verifier, {best.load.tokens_per_second:.0f} tokens/s; more bring little more.")
     if asked.plot:
         from benchmarks.plots import plan_plot  # noqa: PLC0415  (drawing needs the group `bench`, a table does not)
 

@@ -14,7 +14,7 @@ from benchmarks.simulator.clock import run_virtually
 from benchmarks.simulator.costs import Rig
 from benchmarks.simulator.stations import Usage
 from benchmarks.simulator.world import ON, Books, Setting, World
-from tandem_runtime.domain.lookahead import Bounds, Lookahead
+from tandem_runtime.domain.lookahead import Bounds, Shared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ def measure(crowd: Crowd) -> Load:
             colocated=crowd.colocated,
         )
         acceptance = chance(crowd.alpha, crowd.seed)
-        world = World(setting, acceptance=acceptance, lookahead=Lookahead(), bounds=lambda: crowd.bounds)
+        world = World(setting, acceptance=acceptance, lookahead=Shared(), bounds=lambda: crowd.bounds)
         await world.closed_loop(crowd.clients, crowd.requests)
         return _load(crowd, world)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from benchmarks.simulator.costs import Rig, best_k
-from tandem_runtime.domain.lookahead import OFF, Bounds, Choice, Lookahead, Rule
+from tandem_runtime.domain.lookahead import OFF, Bounds, Choice, Lookahead, Rule, Shared
 from tandem_runtime.domain.tokens import Round
 
 
@@ -36,28 +36,38 @@ class Fixed(Lookahead):
 
     def __init__(self, k: int) -> None:
         super().__init__()
-        self._k = k
+        self._tokens = k
 
     def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> Choice:
-        k = min(self._k, most, bounds.maximum)
+        k = min(self._tokens, most, bounds.maximum)
         return replace(super().choose(OFF, most, now, warm=warm), k=k, survivals=(1.0,) * k)
 
     def learn(self, round: Round, now: float, *, warm: bool) -> None:
         """It stays as it is."""
 
 
-class Watched(Lookahead):
-    """The product's rule, and what it chose before the answer's end cut it. `told` is called after each choice."""
+class Watched(Shared):
+    """The product's rule: what it chose for all sessions before the answers' ends cut it, and by which of its rules.
+    `told` is called after each choice."""
 
     def __init__(self) -> None:
         super().__init__()
         self.chosen: list[int] = []
-        self.probed: list[bool] = []
+        self.rules: list[Rule] = []
         self.told: Callable[[], None] = lambda: None
+
+    def begin(self) -> Lookahead:
+        return _Watched(self)
+
+
+class _Watched(Lookahead):
+    def __init__(self, shared: Watched) -> None:
+        super().__init__(shared)
+        self._watched = shared
 
     def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> Choice:
         choice = super().choose(bounds, bounds.maximum, now, warm=warm)
-        self.chosen.append(choice.k)
-        self.probed.append(choice.why.rule is Rule.PROBE)
-        self.told()
+        self._watched.chosen.append(choice.k)
+        self._watched.rules.append(choice.why.rule)
+        self._watched.told()
         return replace(choice, k=min(choice.k, most), survivals=choice.survivals[:most])

@@ -1,10 +1,11 @@
 """Knows a whole world in virtual time: stations, the engines over them, a gateway, and clients that ask.
 
 Refuses to know what is compared: a benchmark builds worlds and reads their books. Each request is run by the product's
-`driver.generate`, with one K rule for all, as a gateway has it for a revision.
+`driver.generate`. `lookahead` is the cell of a segment, as a gateway has it, of which each request begins its own; or
+one rule that all requests ask.
 
     async def main() -> Books:
-        world = World(Setting(rig=FLAT, seed=1), acceptance=chance(.8, 1), lookahead=Lookahead())
+        world = World(Setting(rig=FLAT, seed=1), acceptance=chance(.8, 1), lookahead=Shared())
         await world.one_after_another(requests=32)
         return world.books
     books = run_virtually(main)
@@ -22,7 +23,7 @@ from benchmarks.simulator.costs import FLAT, MOST, Rig, StepCost
 from benchmarks.simulator.engines import LENGTH, RigDraft, RigTarget, prompt
 from benchmarks.simulator.stations import MOST_SESSIONS, Device, Station
 from tandem_runtime.domain.commands import Counts, Emit, Finish, Request
-from tandem_runtime.domain.lookahead import Bounds, Lookahead
+from tandem_runtime.domain.lookahead import Bounds, Lookahead, Shared
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import Round, SamplingParameters, SessionId, Verification
@@ -103,7 +104,7 @@ class World:
         setting: Setting,
         *,
         acceptance: Acceptance,
-        lookahead: Lookahead,
+        lookahead: Lookahead | Shared,
         bounds: Callable[[], Bounds] = lambda: ON,
     ) -> None:
         self.setting = setting
@@ -142,8 +143,8 @@ class World:
         self.books.rounds.append(Seen(self.clock.monotonic(), round))
 
     def lookahead_of(self, text: int) -> Lookahead:
-        """The K rule that this request is served by."""
-        return self.lookahead
+        """What this request's K is asked of."""
+        return self.lookahead.begin() if isinstance(self.lookahead, Shared) else self.lookahead
 
     async def one_after_another(
         self, requests: int, *, first: int = 0, until: Callable[[], bool] = lambda: False

@@ -124,7 +124,7 @@ class _Executor:
         if choice.k:
             await self._listener.settle()
         k = min(choice.k, self._session.room)
-        self._session.chosen(k, choice.survivals[:k], plain_tokens=choice.plain_tokens)
+        self._session.chosen(k, choice.survivals[:k], plain_tokens=choice.plain_tokens, stop=choice.stop)
 
     async def carry_out(self, command: OpenTarget | OpenDraft | Propose | Verify | Run) -> None:
         try:

@@ -366,6 +366,7 @@ def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive_number,
         help=f"most tokens proposed at once (default {MOST_DRAFT_TOKENS}, with --drafter {MOST_LOOKUP_TOKENS})",
     )
+    add("--early-stop", action="store_true", help="let a draft end a proposal where its own confidence is low")
     add("--off-percent", type=_percent, default=0, help="time slots with speculation off, to compare (default none)")
     add(
         "--replay-basis-points",
@@ -423,6 +424,7 @@ def _pair_options(arguments: argparse.Namespace) -> "PairOptions":
             verification=policy.VerificationChoice(arguments.verification),
             min_draft_tokens=arguments.min_draft_tokens,
             max_draft_tokens=most,
+            early_stop=arguments.early_stop,
         ),
         control=policy.ControlPolicy(off_percent=arguments.off_percent),
         exactness=policy.ExactnessPolicy(arguments.replay_basis_points),

@@ -38,6 +38,7 @@ from tandem_runtime.domain.tokens import (
     RunRounds,
     SamplingParameters,
     SessionId,
+    Stop,
     TokenId,
     TokenLogprob,
     Verdict,
@@ -531,6 +532,30 @@ def test_where_the_target_credits_nothing_the_bare_outcome_speaks() -> None:
 def test_credits_of_other_positions_than_were_examined_are_a_lost_target() -> None:
     with pytest.raises(TargetLost, match="credited 3 positions where it examined 2"):
         verified((0.5, 0.5, 0.5), accepted=1)
+
+
+def drafting(stop: Stop | None) -> Session:
+    """A session that has asked for three tokens."""
+    session = Session(request(endings=Endings(16)))
+    session.opened(Opened(Incarnation("t")))
+    session.chosen(3, stop=stop)
+    session.draft_opened(Opened(Incarnation("d")))
+    return session
+
+
+def test_a_draft_is_told_where_to_stop_and_a_round_tells_its_confidence_where_it_was_examined() -> None:
+    stop = Stop(0.5, (0.7,) * 16)
+    session = drafting(stop)
+    asked = session.next()
+    assert isinstance(asked, Propose)
+    assert asked.request.stop == stop
+    session.proposed(Proposal((4, 2), confidences=(90, 30)))
+    assert session.verified(Verdict(0, 0, 0, 5), Spent(1.0)).confidences == (90,)
+
+
+def test_a_draft_that_tells_confidences_of_other_guesses_is_lost() -> None:
+    with pytest.raises(DraftLost, match="1 confidences of 2 tokens"):
+        drafting(None).proposed(Proposal((4, 2), confidences=(90,)))
 
 
 def test_beliefs_go_with_the_proposal_as_far_as_it_goes() -> None:

@@ -48,7 +48,23 @@ def emitted(
     goes_on: Proposed = up_to_k,
     kept: Kept = all_of_it,
 ) -> Prefix:
-    """What one round emits after `before`. Its numbers are its own: they are named by the offset that it begins at."""
+    """What one round emits after `before`."""
+    ids, verified = judged(numbers, rule, target, draft, k=k, before=before, goes_on=goes_on, kept=kept)
+    return (*ids[: verified.accepted], verified.token)
+
+
+def judged(
+    numbers: Numbers,
+    rule: Rule,
+    target: Model,
+    draft: Model,
+    *,
+    k: int,
+    before: Prefix = (),
+    goes_on: Proposed = up_to_k,
+    kept: Kept = all_of_it,
+) -> tuple[Prefix, Verified]:
+    """A round's proposal and verdict. Its numbers are its own: they are named by the offset that it begins at."""
     offset: Hashable = len(before)
     ids: Prefix = ()
     while goes_on(ids, k):
@@ -60,7 +76,7 @@ def emitted(
     verified = judged_to_the_last_law(
         ids, lambda count: rule(ids[:count], q[:count], p[: count + 1], chance), lambda count: bool(p[count])
     )
-    return (*ids[: verified.accepted], verified.token)
+    return ids, verified
 
 
 def emitted_law(

@@ -9,6 +9,7 @@ INVARIANCE = "tests/exactness/test_drafter_invariance.py"
 SAMPLED = "tests/exactness/test_sampled_laws.py::test_one_and_two_tokens_have_the_targets_law"
 ONE_BY_ONE, IN_ROUNDS = f"{SAMPLED}[Rejection cold with bias]", f"{SAMPLED}[Rejection min-p]"
 THROUGH_LOOPS = "tests/exactness/test_sampled_laws.py::test_the_law_holds_through_driver_session_and_loops"
+EARLY_ENDS = "tests/exactness/test_sampled_laws.py::test_the_law_holds_where_drafting_ends_early"
 NOISE = "tests/exactness/test_noise_independence.py"
 EXACT = "tests/laws/test_chains.py::test_the_targets_law_is_emitted_exactly"
 LEFT_OUT = "tests/seams/test_verify_budget.py::test_what_is_left_out_is_the_same_whatever_was_drawn"
@@ -36,6 +37,7 @@ PROOFS = (
     INVARIANCE,
     SAMPLED,
     THROUGH_LOOPS,
+    EARLY_ENDS,
     LEFT_OUT,
 )
 """All that may kill a mutant: tests of identity and of laws, never a comparison with a recorded output."""

@@ -36,6 +36,7 @@ from tandem_runtime.domain.tokens import (
     ScoreTokens,
     SessionId,
     SparseRow,
+    Stop,
     TokenLogprob,
     Verdict,
     Verification,
@@ -91,7 +92,14 @@ def proposals(draw: st.DrawFn, *, seconds: bool = True) -> Proposal:
     proposed = draw(ids)
     q = draw(st.none() | st.lists(rows(), min_size=len(proposed), max_size=len(proposed)).map(tuple))
     proposal = Proposal(ids=proposed, q=q or None)
-    return replace(proposal, draft_seconds=draw(micro), rows=draw(sharers)) if seconds else proposal
+    if not seconds:
+        return proposal
+    told = st.just(b"") | st.binary(min_size=len(proposed), max_size=len(proposed))
+    return replace(proposal, draft_seconds=draw(micro), rows=draw(sharers), confidences=draw(told.map(tuple)))
+
+
+chances = st.integers(0, 255).map(lambda each: each / 255)
+stops = st.builds(Stop, share, st.lists(chances, min_size=16, max_size=16).map(tuple))
 
 
 @st.composite
@@ -119,7 +127,7 @@ requests: st.SearchStrategy[RequestBody] = st.one_of(
     ),
     verify_rounds(),
     st.builds(RunRounds, st.just(SESSION), incarnations, counts, counts, counts),
-    st.builds(ProposeRound, st.just(SESSION), incarnations, counts, ids, counts),
+    st.builds(ProposeRound, st.just(SESSION), incarnations, counts, ids, counts, st.none() | stops),
     st.builds(ScoreTokens, st.just(SESSION), incarnations, counts, ids),
     st.just(Cancel()),
     st.just(Close()),
@@ -137,7 +145,7 @@ replies: st.SearchStrategy[ReplyBody] = st.one_of(
         queue_seconds=micro,
         forward_seconds=micro,
         kv_used=share,
-        credits=st.lists(st.floats(0, 1, width=32), max_size=3).map(tuple),
+        credits=st.lists(share, max_size=3).map(tuple),
         rows=sharers,
         unjudged=counts,
     ),
@@ -249,6 +257,7 @@ SENSELESS = [
     (with_q(ids=[1, 2], probabilities=[float("nan"), 1.0]), "proposal.q[0]"),
     (with_q(ids=[1, 1], probabilities=[0.5, 0.5]), "proposal.q[0]"),
     (with_q(ids=[], probabilities=[]), "proposal.q[0]"),
+    (pb.Request(propose=pb.Propose(stop=pb.Stop(acceptance=b"123"))), "propose.stop.acceptance"),
 ]
 
 
@@ -266,11 +275,25 @@ def test_a_draft_that_sends_no_law_is_told_apart_from_one_that_does() -> None:
     assert caught.value.parameter == "proposal.q[0]"
 
 
-@pytest.mark.parametrize("credit", [-0.1, 1.1, float("nan")])
-def test_a_credit_that_is_no_chance_is_a_bad_request_naming_the_position(credit: float) -> None:
-    with pytest.raises(BadRequest, match="a chance from 0 to 1") as caught:
-        codec.decode_reply(pb.Reply(call=1, verdict=pb.Verdict(credits=[0.5, credit])))
-    assert caught.value.parameter == "verdict.credits[1]"
+def test_a_credit_that_is_no_chance_is_a_bad_request_naming_the_position() -> None:
+    with pytest.raises(BadRequest, match="a chance has 10000 at most") as caught:
+        codec.decode_reply(pb.Reply(call=1, verdict=pb.Verdict(credits_basis_points=[5000, 10001])))
+    assert caught.value.parameter == "verdict.credits_basis_points[1]"
+
+
+def test_a_credit_takes_two_bytes_at_most() -> None:
+    def size(credits: tuple[float, ...]) -> int:
+        return len(codec.reply_frame(Verdict(round=1, offset=1, accepted=4, token=1, credits=credits), call=1))
+
+    tag_and_length = 2
+    assert size((1.0,) * 5) - size(()) <= 5 * 2 + tag_and_length
+
+
+def test_confidences_are_one_per_guess_or_none() -> None:
+    sent = pb.Proposal(ids=[1, 2], confidences=b"1")
+    with pytest.raises(BadRequest, match="1 bytes for 2 ids") as caught:
+        codec.decode_reply(pb.Reply(call=1, proposal=sent))
+    assert caught.value.parameter == "proposal.confidences"
 
 
 def test_a_belief_travels_in_255ths() -> None:

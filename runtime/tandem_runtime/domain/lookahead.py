@@ -35,8 +35,9 @@ from typing import Final, assert_never
 from weakref import ref
 
 from tandem_runtime.domain.acceptance import ALIKE, UNKNOWN, Acceptance, Own
+from tandem_runtime.domain.calibration import Calibration
 from tandem_runtime.domain.costs import Costs, Model
-from tandem_runtime.domain.tokens import Round
+from tandem_runtime.domain.tokens import Round, Stop
 
 HYSTERESIS: Final = 0.01
 """Another K must be better by this share, so that noise does not move K."""
@@ -76,6 +77,8 @@ class Bounds:
     maximum: int
     mode: Mode = Mode.AUTO
     min_gain: float = 0.01
+    early_stop: bool = False
+    """Whether drafting may end within a round by its confidence; K is then the most, which few rounds reach."""
 
     @property
     def least(self) -> int:
@@ -188,6 +191,8 @@ class Choice:
     survivals: tuple[float, ...]
     why: Why
     plain_tokens: int | None = None
+    stop: Stop | None = None
+    """Where drafting ends before K, if it may."""
 
 
 def choose(belief: Belief, bounds: Bounds, now: float, view: View) -> tuple[Choice, Belief]:
@@ -198,6 +203,19 @@ def choose(belief: Belief, bounds: Bounds, now: float, view: View) -> tuple[Choi
     k, rule, remembered = _settle(belief, bounds, now, view, survivals)
     plain_tokens = MEASURED_TOKENS if rule is Rule.MEASURING else None
     return Choice(k, survivals[:k], Why(rule, belief, bounds, view, now), plain_tokens), remembered
+
+
+def ending_early(choice: Choice, calibration: Calibration) -> Choice:
+    """The choice with a stop, by the rate at which its K decodes. Where confidence is known, K is the most: whether the
+    next token pays is then seen guess by guess. Where no cost is known, the stop ends nothing and asks for confidence.
+    """
+    why, costs = choice.why, choice.why.costs
+    if costs is None:
+        return replace(choice, stop=calibration.stop(0.0))
+    stop = calibration.stop(costs.per_token * (1 + sum(choice.survivals)) / costs.cost(choice.k))
+    if not calibration.is_known or why.rule not in (Rule.PAYS, Rule.ALWAYS):
+        return replace(choice, stop=stop)
+    return Choice(why.bounds.maximum, why.survivals, why, stop=stop)
 
 
 def learn(belief: Belief, round: Round, now: float, view: View) -> tuple[Belief, Own]:
@@ -346,6 +364,8 @@ class Shared:
 
     def __init__(self, belief: Belief | None = None) -> None:
         self.belief = belief or Belief()
+        self.calibration = Calibration()
+        """What the draft's confidence is worth; learnt where it is told."""
         self._listening: ref[Lookahead] | None = None
 
     def lends_ear(self, to: "Lookahead") -> bool:
@@ -386,6 +406,8 @@ class Lookahead:
         view = View(self._own, self._batch, self._k, warm)
         choice, self.shared.belief = choose(self.shared.belief, bounds, now, view)
         self._k = _free(choice, self._k)
+        if bounds.early_stop and choice.k:
+            choice = ending_early(choice, self.shared.calibration)
         if choice.k > most:
             choice = replace(choice, k=most, survivals=choice.survivals[:most])
         self.last = choice
@@ -394,6 +416,8 @@ class Lookahead:
     def learn(self, round: Round, now: float, *, warm: bool) -> None:
         view = View(self._own, self._batch, self._k, warm)
         self.shared.belief, self._own = learn(self.shared.belief, round, now, view)
+        if round.confidences:
+            self.shared.calibration = self.shared.calibration.learned(round.confidences, round.evidence)
         self._batch = Batch(round.rows, round.draft_rows if round.proposed else self._batch.draft_rows)
 
     def unanswered(self) -> None:

@@ -44,6 +44,7 @@ from tandem_runtime.domain.tokens import (
     Round,
     RunRounds,
     ScoreTokens,
+    Stop,
     TokenId,
     TokenLogprob,
     Verdict,
@@ -86,6 +87,7 @@ class Session:
         self._draft_resumes_at: int | None = 0
         self._proposal = Proposal()
         self._k = 0
+        self._stop: Stop | None = None
         self._survivals: tuple[float, ...] = ()
         self._silences = 0
         """How often in a row the draft had nothing to offer."""
@@ -150,13 +152,15 @@ class Session:
         self._move(Signal.OPENED)
         self._target.opened(opened)
 
-    def chosen(self, k: int, survivals: tuple[float, ...] = (), *, plain_tokens: int | None = None) -> None:
+    def chosen(
+        self, k: int, survivals: tuple[float, ...] = (), *, plain_tokens: int | None = None, stop: Stop | None = None
+    ) -> None:
         """K for the next round, at most what Choose said, and `survivals` as in `VerifyRound`, for K tokens; where K is
         0, after how many tokens to ask again at the latest."""
         self._demand(Signal.WILL_RUN)
         if not 0 <= k <= self._most():
             raise OutOfOrder(f"K = {k} was chosen where at most {self._most()} tokens fit")
-        self._k, self._survivals = k, survivals
+        self._k, self._survivals, self._stop = k, survivals, stop
         if k == 0:
             self._will_run(most=plain_tokens or RUN_TOKENS)
         else:
@@ -174,6 +178,8 @@ class Session:
         self._demand(Signal.PROPOSED)
         if len(proposal.ids) > self._k:
             raise DraftLost(f"the draft offered {len(proposal.ids)} tokens where {self._k} were asked for")
+        if len(proposal.confidences) not in (0, len(proposal.ids)):
+            raise DraftLost(f"the draft told {len(proposal.confidences)} confidences of {len(proposal.ids)} tokens")
         proposal = self._admitted(proposal)
         self._draft_base = len(self._output)
         if not proposal.ids:
@@ -312,7 +318,9 @@ class Session:
 
     def _propose_round(self) -> ProposeRound:
         committed = tuple(self._output[self._draft_base :])
-        return ProposeRound(self.request.session, self._draft.incarnation, self._draft_base, committed, self._k)
+        return ProposeRound(
+            self.request.session, self._draft.incarnation, self._draft_base, committed, self._k, self._stop
+        )
 
     def _verify_round(self) -> VerifyRound:
         return VerifyRound(
@@ -383,7 +391,11 @@ class Session:
             draft_rows=self._proposal.rows,
             unjudged=verdict.unjudged,
         )
-        return replace(round, credits=verdict.credits[: round.examined])
+        return replace(
+            round,
+            credits=verdict.credits[: round.examined],
+            confidences=self._proposal.confidences[: round.examined],
+        )
 
     def _counts(self) -> Counts:
         return Counts(

@@ -12,6 +12,7 @@ prompt excluded; position t of the output is the token at offset t.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
+from math import prod
 from typing import NewType, TypeAlias
 
 from tandem_runtime.domain.adapters import AdapterFacts
@@ -140,10 +141,13 @@ class Proposal:
     draft_seconds: float = 0.0
     rows: int = 1
     """How many sessions shared the draft's steps, this one included: the mean over its steps, rounded."""
+    confidences: tuple[int, ...] = ()
+    """How sure the draft was of each guess, see `Stop`; empty where it was not asked."""
 
     def first(self, k: int) -> "Proposal":
         """Its first `k` guesses."""
-        return replace(self, ids=self.ids[:k], q=None if self.q is None else self.q[:k])
+        q = None if self.q is None else self.q[:k]
+        return replace(self, ids=self.ids[:k], q=q, confidences=self.confidences[:k])
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +246,27 @@ class RunRounds:
     max_tokens: int
 
 
+CONFIDENCE_KINDS = 16
+
+
+def kind_of(confidence: int) -> int:
+    """Confidences of 0 to 255 that are alike."""
+    return confidence // CONFIDENCE_KINDS
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Where a draft ends its proposal early: behind the guess at which the chance that all of them stand is `least` or
+    less, with `acceptance[kind]` that of one guess by the kind of its confidence. See `domain.calibration`."""
+
+    least: float
+    acceptance: tuple[float, ...]
+
+    def ends(self, confidences: Iterable[int]) -> bool:
+        """Whether a proposal whose guesses have these confidences is complete."""
+        return prod(self.acceptance[kind_of(each)] for each in confidences) <= self.least
+
+
 @dataclass(frozen=True, slots=True)
 class ProposeRound:
     """Offer `k` tokens after the output so far. `committed` holds the tokens committed since `base` (an offset)."""
@@ -251,6 +276,8 @@ class ProposeRound:
     base: int
     committed: tuple[TokenId, ...]
     k: int
+    stop: Stop | None = None
+    """Offer fewer by this, and tell confidences. A draft that has none ignores it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +346,8 @@ class Round:
     """The target or the draft read the prompt in this round; decode costs and switchback slots leave it out."""
     credits: tuple[float, ...] = ()
     """One estimate of acceptance, 0 to 1, for each examined position, where the target told them; see `Verdict`."""
+    confidences: tuple[int, ...] = ()
+    """The draft's confidence in each examined position, where it was asked for them."""
     rows: int = 1
     """How many sessions shared the target's step: the batch that its cost depends on."""
     draft_rows: int = 1

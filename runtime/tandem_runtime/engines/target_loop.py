@@ -116,6 +116,7 @@ class BatchedTarget(BatchedEngine):
             queue_seconds=seen.queue_seconds,
             forward_seconds=seen.forward_seconds,
             kv_used=seen.kv_used,
+            credits=tuple(map(float, verified.credits)),
             rows=seen.rows,
             unjudged=len(proposed.ids) - len(proposal.ids),
         )
