@@ -46,9 +46,9 @@ from tandem_runtime.engines.target_loop import BatchedTarget
 
 SEED, UNCOUNTED, STEPS = 7, 50, 150
 MOST_TOKENS = 8000
-FEW_ROUNDS = 1600
+FEW_ROUNDS = 1200
 K, ALPHAS, APART_SECONDS = 6, (0.9, 0.7, 0.5, 0.3), 0.040
-SESSIONS = (1, 4, 16, 32, 64)
+SESSIONS = (4, 16, 32, 64)
 ROW_MILLISECONDS = (0.2, 0.6)
 GREEDY = SamplingParameters(seed=SEED, temperature=0.0)
 FACTS = EngineFacts(model_digest="m", tokenizer_digest="t", incarnation=Incarnation("life"))
