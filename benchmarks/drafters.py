@@ -30,12 +30,12 @@ from benchmarks.record import record
 from benchmarks.smollm2 import Unavailable, smollm2_folder
 from tandem_runtime.domain.commands import Request
 from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead
-from tandem_runtime.domain.policy import Drafter
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.suffix import NGramText, SuffixText, Text
 from tandem_runtime.domain.tokens import (
     Capabilities,
+    Drafter,
     Incarnation,
     Opened,
     OpenSession,

@@ -14,10 +14,10 @@ from itertools import islice
 
 from tandem_runtime.domain.blocks import root_key
 from tandem_runtime.domain.errors import DraftLost
-from tandem_runtime.domain.policy import Drafter
 from tandem_runtime.domain.suffix import EarlierOutputs, NGramText, SuffixText, Text
 from tandem_runtime.domain.tokens import (
     Capabilities,
+    Drafter,
     Incarnation,
     Opened,
     OpenSession,

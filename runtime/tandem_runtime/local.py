@@ -10,7 +10,6 @@ from typing import ClassVar, assert_never
 
 from tandem_runtime.domain.policy import (
     ControlPolicy,
-    Drafter,
     ExactnessPolicy,
     PairRevision,
     Policy,
@@ -19,7 +18,7 @@ from tandem_runtime.domain.policy import (
     SpeculationPolicy,
 )
 from tandem_runtime.domain.suffix import EarlierOutputs
-from tandem_runtime.domain.tokens import Capabilities
+from tandem_runtime.domain.tokens import Capabilities, Drafter
 from tandem_runtime.drafters import EARLIER_BYTES, LookupDraft, draft_capabilities
 from tandem_runtime.engines.draft_loop import BatchedDraft
 from tandem_runtime.engines.pace import Pace

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 from tandem_runtime.domain import policy
 from tandem_runtime.domain.adapters import MOST_ADAPTERS
 from tandem_runtime.domain.errors import SettingRefused, TandemError
+from tandem_runtime.domain.tokens import Drafter
 from tandem_runtime.engines.cores import PASSIVE_WAITING, allowed_cores
 from tandem_runtime.engines.options import AS_IS, WEIGHTS
 from tandem_runtime.settings import Settings, read_settings
@@ -38,7 +39,7 @@ LARGEST_NUMBER = 10_000_000
 LARGEST_MEMORY = 10**15
 """Of bytes."""
 
-DRAFTERS = {"ngram": policy.Drafter.NGRAM, "suffix": policy.Drafter.SUFFIX}
+DRAFTERS = {"ngram": Drafter.NGRAM, "suffix": Drafter.SUFFIX}
 MOST_DRAFT_TOKENS, MOST_LOOKUP_TOKENS = 8, 16
 """What is looked up costs nothing to propose."""
 

@@ -15,9 +15,8 @@ rounds that read a prompt; output tokens do not.
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from tandem_runtime.domain.evidence import Arm
-from tandem_runtime.domain.policy import Drafter
 from tandem_runtime.domain.replay import Result
-from tandem_runtime.domain.tokens import Round
+from tandem_runtime.domain.tokens import Drafter, Round
 
 LABELS = ("revision", "arm")
 NO_REVISION = ""

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 from tandem_runtime import main
-from tandem_runtime.domain.policy import Drafter
 from tandem_runtime.domain.suffix import NGRAMS
+from tandem_runtime.domain.tokens import Drafter
 from tandem_runtime.drafters import EARLIER_BYTES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "drafters.md").read_text()

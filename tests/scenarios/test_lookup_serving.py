@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tandem_runtime import main
-from tandem_runtime.domain.policy import Drafter
+from tandem_runtime.domain.tokens import Drafter
 from tandem_runtime.serve import serve_pair
 
 TARGET = Path(__file__).parents[2] / "examples" / "pairs" / "target"

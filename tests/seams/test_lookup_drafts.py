@@ -5,10 +5,10 @@ import time
 import pytest
 
 from tandem_runtime.domain.errors import DraftLost
-from tandem_runtime.domain.policy import Drafter
 from tandem_runtime.domain.suffix import EarlierOutputs
 from tandem_runtime.domain.tokens import (
     Capabilities,
+    Drafter,
     Incarnation,
     OpenSession,
     Proposal,

@@ -16,7 +16,7 @@ from typing import NewType, TypeAlias, TypeVar, cast
 
 from tandem_runtime.domain.errors import PolicyRefused
 from tandem_runtime.domain.lookahead import OFF, Bounds, Mode
-from tandem_runtime.domain.tokens import Verification
+from tandem_runtime.domain.tokens import Drafter, Verification
 
 RevisionName = NewType("RevisionName", str)
 RoleHash = NewType("RoleHash", str)
@@ -60,14 +60,6 @@ class VerificationChoice(StrEnum):
     COUPLED = "Coupled"
     BLOCK = "Block"
     REJECTION = "Rejection"
-
-
-class Drafter(StrEnum):
-    """What makes a revision's proposals: a model, or a lookup in the text so far, within the gateway."""
-
-    MODEL = "Model"
-    NGRAM = "NGram"
-    SUFFIX = "Suffix"
 
 
 @dataclass(frozen=True, slots=True)

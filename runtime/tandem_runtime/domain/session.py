@@ -314,7 +314,7 @@ class Session:
         self._accepted_tokens += accepted
         prefill = self._target.take_fresh()
         if proposed:
-            prefill = self._draft.take_fresh() or prefill
+            prefill = self._draft.take_fresh() or self._proposal.prefill or prefill
         round = Round(
             proposed=proposed,
             accepted=accepted,
@@ -329,6 +329,7 @@ class Session:
             prefill=prefill,
             rows=verdict.rows,
             draft_rows=self._proposal.rows,
+            drafter=self._proposal.drafter,
         )
         return replace(round, credits=verdict.credits[: round.examined])
 

@@ -31,6 +31,14 @@ class Verification(StrEnum):
     REJECTION = "Rejection"
 
 
+class Drafter(StrEnum):
+    """What makes proposals: a model, or a lookup in the text so far, within the gateway."""
+
+    MODEL = "Model"
+    NGRAM = "NGram"
+    SUFFIX = "Suffix"
+
+
 class Priority(IntEnum):
     """How urgent a session is; the least number goes first."""
 
@@ -140,10 +148,18 @@ class Proposal:
     draft_seconds: float = 0.0
     rows: int = 1
     """How many sessions shared the draft's steps, this one included: the mean over its steps, rounded."""
+    drafter: Drafter = Drafter.MODEL
+    """Who made it."""
+    survivals: tuple[float, ...] = ()
+    """By position, the believed chance that it and all before it stand, where who made the guess has a belief of this
+    very guess. In rejection and block mode made of committed text and q alone, never of what was drawn."""
+    prefill: bool = False
+    """The drafter read the session's whole text for it."""
 
     def first(self, k: int) -> "Proposal":
         """Its first `k` guesses."""
-        return replace(self, ids=self.ids[:k], q=None if self.q is None else self.q[:k])
+        q = None if self.q is None else self.q[:k]
+        return replace(self, ids=self.ids[:k], q=q, survivals=self.survivals[:k])
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +332,8 @@ class Round:
     """How many sessions shared the draft's steps."""
     ahead: Ahead | None = None
     """None: nothing was drafted ahead for this round."""
+    drafter: Drafter = Drafter.MODEL
+    """Who made the proposal, where there was one."""
 
     @property
     def evidence(self) -> tuple[float, ...]:

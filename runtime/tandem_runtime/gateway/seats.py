@@ -13,9 +13,9 @@ from tandem_runtime.domain.commands import Emit, Finish, Request
 from tandem_runtime.domain.errors import Overloaded, TargetLost
 from tandem_runtime.domain.evidence import Arm
 from tandem_runtime.domain.lookahead import Bounds, Lookahead
-from tandem_runtime.domain.policy import Drafter, OwnWish, allowance, choose_verification
+from tandem_runtime.domain.policy import OwnWish, allowance, choose_verification
 from tandem_runtime.domain.session import Session
-from tandem_runtime.domain.tokens import Capabilities, Round, Verification
+from tandem_runtime.domain.tokens import Capabilities, Drafter, Round, Verification
 from tandem_runtime.driver import Engines, generate
 from tandem_runtime.gateway.accounts import Account, RoundPlace, arm_at
 from tandem_runtime.ports import Clock, DraftEngine, TargetEngine
