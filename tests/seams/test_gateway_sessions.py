@@ -19,6 +19,7 @@ from tandem_runtime.domain.lookahead import conditional_acceptance
 from tandem_runtime.domain.policy import ControlPolicy, PairRevision, RevisionName, SpeculationPolicy, SpeculationState
 from tandem_runtime.domain.tokens import (
     Capabilities,
+    Drafter,
     Opened,
     OpenSession,
     RunRounds,
@@ -272,7 +273,8 @@ async def test_while_speculation_is_off_the_draft_scores_what_is_emitted() -> No
         reply = await running.plain(prompt="b", max_tokens=30, temperature=0)
         await running.gateway.shadow.settle()
         stratum = running.stratum()
-        believed = running.gateway.lookahead(running.gateway.in_force.policy.revisions[0]).belief  # type: ignore[union-attr]
+        beliefs = running.gateway.beliefs(running.gateway.in_force.policy.revisions[0])  # type: ignore[union-attr]
+        believed = beliefs.of(Drafter.MODEL).belief
         scoring.cancel()
     assert reply["speculation"]["proposed"] == 0
     assert conditional_acceptance(believed, 2) == pytest.approx((2 / 3, 2 / 3), abs=0.03)
@@ -282,15 +284,15 @@ async def test_while_speculation_is_off_the_draft_scores_what_is_emitted() -> No
 
 
 async def test_what_is_believed_of_the_least_lately_asked_for_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "MOST_LOOKAHEADS", 2)
+    monkeypatch.setattr(serving, "MOST_BELIEFS", 2)
     async with running_gateway(chain_logits) as running:
         revision = running.gateway.in_force.policy.revisions[0]  # type: ignore[union-attr]
         first, second, third = (AdapterDigest(name) for name in "abc")
-        kept, lost = (running.gateway.lookahead(revision, adapter=adapter) for adapter in (first, second))
-        assert running.gateway.lookahead(revision, adapter=first) is kept
-        running.gateway.lookahead(revision, adapter=third)
-        assert running.gateway.lookahead(revision, adapter=first) is kept
-        assert running.gateway.lookahead(revision, adapter=second) is not lost
+        kept, lost = (running.gateway.beliefs(revision, adapter=adapter) for adapter in (first, second))
+        assert running.gateway.beliefs(revision, adapter=first) is kept
+        running.gateway.beliefs(revision, adapter=third)
+        assert running.gateway.beliefs(revision, adapter=first) is kept
+        assert running.gateway.beliefs(revision, adapter=second) is not lost
 
 
 async def test_a_revision_in_shadow_is_scored_and_serves_nobody() -> None:

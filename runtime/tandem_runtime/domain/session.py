@@ -114,7 +114,7 @@ class Session:
     def _command(self) -> Command:
         match self._state:
             case State.OPENING:
-                return OpenTarget(replace(self._open(self._budget), adapter=self.request.adapter))
+                return OpenTarget(self._open(self._budget))
             case State.CHOOSING:
                 return Choose(self._most())
             case State.OPENING_DRAFT:
@@ -251,6 +251,7 @@ class Session:
             max_tokens=max_tokens,
             logprobs=request.logprobs,
             tenant=request.tenant,
+            adapter=request.adapter,
             weight=request.weight,
             priority=request.priority,
         )

@@ -39,6 +39,16 @@ _MOST_TOKEN_BYTES = 2 * _STATE_BYTES + _BRANCH_BYTES + 3 * _EDGE_BYTES
 _ID_BYTES = 4
 
 
+class Guess(NamedTuple):
+    """What may follow, and by position the believed chance that it and all before it do."""
+
+    ids: tuple[TokenId, ...]
+    survivals: tuple[float, ...]
+
+
+NO_GUESS = Guess((), ())
+
+
 class Text(Protocol):
     """One session's tokens, prompt and output, and guesses at what follows."""
 
@@ -50,7 +60,7 @@ class Text(Protocol):
         """What the target said: as `read`, and a lesson in what guesses are worth."""
         ...
 
-    def guess(self, k: int) -> tuple[TokenId, ...]:
+    def guess(self, k: int) -> Guess:
         """At most `k` tokens; none where nothing like the end of the text stood before."""
         ...
 
@@ -60,22 +70,38 @@ class NGramText:
 
     def __init__(self) -> None:
         self._packed = bytearray()
+        self._calibration = Calibration()
 
     def read(self, ids: Sequence[TokenId]) -> None:
         self._packed += array("i", ids).tobytes()
 
     def hear(self, ids: Sequence[TokenId]) -> None:
-        self.read(ids)
+        for token in ids:
+            found = self._found()
+            if found is not None:
+                n, start = found
+                expected = array("i", bytes(self._packed[start : start + _ID_BYTES]))[0]
+                self._calibration.learn(Step(expected, 1.0, n), hit=expected == token)
+            self.read((token,))
 
-    def guess(self, k: int) -> tuple[TokenId, ...]:
+    def guess(self, k: int) -> Guess:
         """A continuation that runs into the end of the text goes on periodically."""
+        found = self._found()
+        if found is None or k == 0:
+            return NO_GUESS
+        n, start = found
+        period = array("i", bytes(self._packed[start : start + k * _ID_BYTES]))
+        ids = tuple(period[at % len(period)] for at in range(k))
+        chance = self._calibration.chance(Step(ids[0], 1.0, n))
+        return Guess(ids, tuple(chance**position for position in range(1, k + 1)))
+
+    def _found(self) -> tuple[int, int] | None:
+        """The longest of the n-grams that stood before, and where what followed it begins."""
         for n in NGRAMS:
             start = self._follower(n)
             if start is not None:
-                tail = self._packed[start : start + k * _ID_BYTES]
-                period = array("i", bytes(tail))
-                return tuple(period[at % len(period)] for at in range(k))
-        return ()
+                return n, start
+        return None
 
     def _follower(self, n: int) -> int | None:
         """Where what follows the latest earlier occurrence of the last `n` tokens begins, in bytes."""
@@ -292,8 +318,9 @@ class SuffixText:
                     source.calibration.learn(expected, hit=expected.token == token)
             self.read((token,))
 
-    def guess(self, k: int) -> tuple[TokenId, ...]:
+    def guess(self, k: int) -> Guess:
         ids: list[TokenId] = []
+        survivals: list[float] = []
         survival = 1.0
         source = max((self._own, *self._earlier), key=_Source.worth)
         for step in source.text.ahead(source.place):
@@ -301,7 +328,8 @@ class SuffixText:
             if survival < LEAST_SURVIVAL or len(ids) == k:
                 break
             ids.append(step.token)
-        return tuple(ids)
+            survivals.append(survival)
+        return Guess(tuple(ids), tuple(survivals))
 
 
 class EarlierOutputs:

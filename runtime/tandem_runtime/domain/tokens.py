@@ -214,7 +214,8 @@ class OpenSession:
     """With whose sessions an engine may share what it has computed; None: with none, everything is computed anew.
     Also on whose account it is computed, see `domain.batching`."""
     adapter: str | None = None
-    """What the model answers with, by its name or its digest; None: the model alone. A draft knows none."""
+    """What the model answers with, by its name or its digest; None: the model alone. A draft model knows
+    none and drafts by itself; earlier outputs are looked in by it."""
     weight: float = 1.0
     """The tenant's among others; above 0."""
     priority: Priority = Priority.INTERACTIVE

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 
 from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.commands import Emit, Finish, Request
+from tandem_runtime.domain.drafting import Beliefs
 from tandem_runtime.domain.errors import BadRequest, Overloaded, TandemError, TargetLost
 from tandem_runtime.domain.evidence import EvidenceDocument, Ledger
-from tandem_runtime.domain.lookahead import Lookahead
-from tandem_runtime.domain.policy import PairRevision, Policy, RevisionName, SpeculationState
+from tandem_runtime.domain.policy import PairRevision, Policy, RevisionName, SpeculationState, lookup_role
 from tandem_runtime.domain.replay import Replay, Result, is_comparable, is_sampled
 from tandem_runtime.domain.routing import choose_revision, unit_of
 from tandem_runtime.domain.stopping import Endings
@@ -38,7 +38,7 @@ from tandem_runtime.telemetry import Metrics
 ITEMS_AHEAD = 64
 """How far the sessions of a request may run ahead of a slow reader, in emissions."""
 
-MOST_LOOKAHEADS = 256
+MOST_BELIEFS = 256
 """Of revisions and adapters, far more than are ever in use at once."""
 
 
@@ -108,11 +108,11 @@ class Reply:
             self._items.get_nowait()
         self._items.put_nowait((0, Overloaded("this gateway is shutting down; send the request again")))
 
-    async def pump(self, index: int, lookahead: Lookahead) -> None:
+    async def pump(self, index: int, beliefs: Beliefs) -> None:
         """Run one choice's session into the queue; a failure goes the same way, to whoever reads the items."""
         choice = self.choices[index]
         try:
-            async with aclosing(choice.seat.run(choice.request, lookahead)) as items:
+            async with aclosing(choice.seat.run(choice.request, beliefs)) as items:
                 async for item in items:
                     if isinstance(item, Emit):
                         choice.output += item.tokens
@@ -141,7 +141,7 @@ class Gateway:
         self.sessions = 0
         """Choices in progress."""
         self._replies: set[Reply] = set()
-        self._lookaheads: dict[tuple[RevisionName, AdapterDigest | None], Lookahead] = {}
+        self._beliefs: dict[tuple[RevisionName, AdapterDigest | None], Beliefs] = {}
 
     @property
     def ready(self) -> bool:
@@ -178,14 +178,14 @@ class Gateway:
         adapters = {name for revision in weighted for name in self.fleet.targets.adapters(revision.target)}
         return (policy.served_model_name, *(f"{policy.served_model_name}:{name}" for name in sorted(adapters)))
 
-    def lookahead(self, revision: PairRevision, *, adapter: AdapterDigest | None = None) -> Lookahead:
-        """What is believed of a revision with an adapter, which its draft may guess better or worse; all its sessions
-        share it. The least lately asked for is forgotten first."""
+    def beliefs(self, revision: PairRevision, *, adapter: AdapterDigest | None = None) -> Beliefs:
+        """What is believed of a revision with an adapter, which its drafters may guess better or worse; all its
+        sessions share it. The least lately asked for is forgotten first."""
         key = (revision.name, adapter)
-        known = self._lookaheads.pop(key) if key in self._lookaheads else Lookahead()
-        self._lookaheads[key] = known
-        if len(self._lookaheads) > MOST_LOOKAHEADS:
-            del self._lookaheads[next(iter(self._lookaheads))]
+        known = self._beliefs.pop(key) if key in self._beliefs else Beliefs()
+        self._beliefs[key] = known
+        if len(self._beliefs) > MOST_BELIEFS:
+            del self._beliefs[next(iter(self._beliefs))]
         return known
 
     @asynccontextmanager
@@ -261,7 +261,7 @@ class Gateway:
             endings=Endings(min(ask.max_tokens or room, room), self._end_tokens(ask), ask.stop),
             decode=self.tokenizer.decode,
             target_length=seat.target.max_length,
-            draft_length=None if seat.draft is None else seat.draft.max_length,
+            draft_length=seat.draft_length,
             logprobs=ask.logprobs,
             vocab_size=seat.target.vocab_size,
             tenant=ask.tenant,
@@ -277,8 +277,8 @@ class Gateway:
     @asynccontextmanager
     async def _running(self, reply: Reply, assignment: Assignment) -> AsyncIterator[None]:
         """Run all choices while the block lasts; none outlives it."""
-        lookahead = self.lookahead(assignment.revision, adapter=assignment.adapter)
-        pumps = [asyncio.create_task(reply.pump(index, lookahead)) for index in range(len(reply.choices))]
+        beliefs = self.beliefs(assignment.revision, adapter=assignment.adapter)
+        pumps = [asyncio.create_task(reply.pump(index, beliefs)) for index in range(len(reply.choices))]
         self._replies.add(reply)
         try:
             yield
@@ -297,8 +297,8 @@ class Gateway:
                 self.shadow.offer(self._shadow_job(revision, choice, account))
 
     def _shadow_job(self, revision: PairRevision, choice: Choice, account: Account) -> ShadowJob:
-        """What the draft would have had accepted counts as evidence, and K is chosen by it when its turn comes."""
-        assert revision.draft is not None
+        """What the first drafter would have had accepted counts as evidence, and its K is chosen by it in time."""
+        drafter = revision.drafters[0]
         name = SessionId(f"{choice.request.session}-shadow-{revision.name}")
         opening = replace(
             _opening_of(choice),
@@ -310,9 +310,11 @@ class Gateway:
 
         def scored(matched: int, examined: int) -> None:
             account.add_shadow(revision, matched=matched, examined=examined)
-            self.lookahead(revision, adapter=choice.request.adapter).hear(matched=matched, examined=examined)
+            self.beliefs(revision, adapter=choice.request.adapter).of(drafter).hear(matched=matched, examined=examined)
 
-        return ShadowJob(draft=revision.draft, opening=opening, output=tuple(choice.output), scored=scored)
+        return ShadowJob(
+            draft=revision.draft or lookup_role(drafter), opening=opening, output=tuple(choice.output), scored=scored
+        )
 
     def _offer_replays(self, reply: Reply, assignment: Assignment, account: Account) -> None:
         """Offer the sampled answers of a finished request, of those in which something was proposed."""
@@ -346,7 +348,7 @@ def _shadowing(assignment: Assignment) -> list[PairRevision]:
     return [
         revision
         for revision in assignment.policy.revisions
-        if revision.draft is not None and (revision.shadow or (is_off and revision == assignment.revision))
+        if revision.drafters and (revision.shadow or (is_off and revision == assignment.revision))
     ]
 
 

@@ -28,7 +28,7 @@ class RevisionStatus(TypedDict):
     why: str
     targets: list[TargetStatus]
     drafts: int
-    drafter: str | None
+    drafters: list[str]
 
 
 class SpeculationStatus(TypedDict):
@@ -68,7 +68,8 @@ def describe_speculation(gateway: Gateway) -> SpeculationStatus | dict[str, str 
 
 def _describe_revision(gateway: Gateway, policy: Policy, revision: PairRevision) -> RevisionStatus:
     drafts = gateway.fleet.drafts.admitted().get(revision.draft or "", 0)
-    allowed = allowance(policy, revision, OwnWish(), has_draft=drafts > 0, slot_on=True)
+    has_draft = drafts > 0 or bool(revision.lookups)
+    allowed = allowance(policy, revision, OwnWish(), has_draft=has_draft, slot_on=True)
     wall = gateway.clock.wall()
     targets = [target for target in gateway.fleet.targets if target.open and target.role_hash == revision.target]
     return {
@@ -79,7 +80,7 @@ def _describe_revision(gateway: Gateway, policy: Policy, revision: PairRevision)
         "why": "" if allowed.withheld is None else allowed.withheld.value,
         "targets": [{"pod": target.uid, "arm": _arm(policy, target.uid, wall)} for target in targets],
         "drafts": drafts,
-        "drafter": None if revision.draft is None else revision.drafter.value,
+        "drafters": [drafter.value for drafter in revision.drafters],
     }
 
 

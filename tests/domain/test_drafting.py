@@ -1,0 +1,163 @@
+"""Whose proposal a round takes: the model's expected speed-up against what a lookup says of its guess."""
+
+import pytest
+
+from tandem_runtime.domain.drafting import (
+    LOOK_AFTER_ROUNDS,
+    SWITCH_GAIN,
+    Beliefs,
+    Drafting,
+    Turn,
+    best_turn,
+    token_prices,
+    worth_of_guess,
+)
+from tandem_runtime.domain.lookahead import OFF, Bounds, Mode
+from tandem_runtime.domain.tokens import Drafter, Round
+
+MODEL, SUFFIX, NGRAM = Drafter.MODEL, Drafter.SUFFIX, Drafter.NGRAM
+BOUNDS = Bounds(1, 8)
+DRAFT_SECONDS = {MODEL: 0.004, SUFFIX: 0.0, NGRAM: 0.0}
+
+
+def round_of(drafter: Drafter, proposed: int, accepted: int) -> Round:
+    """On the rig: draft 4 ms a token or nothing, verify 18 ms, plain step 15 ms, network 1 ms."""
+    drafting = DRAFT_SECONDS[drafter] * proposed
+    forward = 0.018 if proposed else 0.015
+    return Round(
+        proposed=proposed,
+        accepted=accepted,
+        emitted=accepted + 1,
+        draft_seconds=drafting,
+        verify_seconds=forward + 0.001,
+        forward_seconds=forward,
+        drafting_seconds=drafting,
+        seconds=drafting + forward + 0.001,
+        drafter=drafter,
+    )
+
+
+def taught(*drafters: Drafter, acceptance: float = 0.8, beliefs: Beliefs | None = None) -> Drafting:
+    """A session of a gateway that has seen 40 rounds of each, all of 4 tokens, and some plain ones."""
+    beliefs = beliefs or Beliefs()
+    for drafter in drafters:
+        lookahead = beliefs.of(drafter)
+        for number in range(40):
+            stood = 4 if (number * acceptance) % 1 < acceptance else 0
+            lookahead.learn(round_of(drafter, 4, stood), number / 10, warm=True)
+            lookahead.learn(round_of(drafter, 0, 0), number / 10, warm=True)
+    drafting = Drafting(tuple(drafters), beliefs)
+    drafting.choose(BOUNDS, 8, 5.0, warm=True)
+    return drafting
+
+
+@pytest.mark.parametrize(
+    ("chances", "expected"),
+    [
+        ((0.99,) * 8, SUFFIX),
+        ((0.9, 0.8, 0.7, 0.6, 0.5), SUFFIX),
+        ((0.5, 0.2), MODEL),
+        ((), MODEL),
+    ],
+)
+def test_a_guess_that_is_likely_enough_beats_the_model(chances: tuple[float, ...], expected: Drafter) -> None:
+    turn = taught(MODEL, SUFFIX, acceptance=0.6).turn({SUFFIX: chances}, able=True)
+    assert turn is not None
+    assert turn.drafter is expected
+
+
+def test_the_worth_of_a_guess_is_that_of_its_best_part() -> None:
+    drafting = taught(SUFFIX)
+    choice = drafting.choose(BOUNDS, 8, 5.0, warm=True)
+    prices = token_prices(choice.why)
+    assert prices[3] == pytest.approx(16 / 19, rel=0.01)
+    turn = worth_of_guess(SUFFIX, (0.9, 0.8, 0.6, 0.01, 0.01), choice)
+    assert turn is not None
+    assert (turn.k, turn.speed_up) == (3, pytest.approx(prices[2] * 3.3))
+
+
+def test_a_guess_that_would_cost_more_than_it_brings_is_not_proposed() -> None:
+    drafting = taught(SUFFIX)
+    assert drafting.turn({SUFFIX: (0.02,)}, able=False) is None
+    drafting.choose(Bounds(1, 8, Mode.ALWAYS), 8, 5.0, warm=True)
+    turn = drafting.turn({SUFFIX: (0.02,)}, able=False)
+    assert turn is not None
+    assert turn.k == 1
+
+
+def test_a_model_that_cannot_be_asked_leaves_the_round_to_the_guess_or_to_nobody() -> None:
+    drafting = taught(MODEL, SUFFIX)
+    turn = drafting.turn({SUFFIX: (0.5, 0.3)}, able=False)
+    assert turn is not None
+    assert turn.drafter is SUFFIX
+    assert drafting.turn({SUFFIX: ()}, able=False) is None
+
+
+def test_within_bounds_of_nothing_nobody_proposes() -> None:
+    drafting = taught(MODEL, SUFFIX)
+    assert drafting.choose(OFF, 8, 5.0, warm=True).k == 0
+    assert drafting.turn({SUFFIX: (0.9,) * 8}, able=True) is None
+
+
+@pytest.mark.parametrize(("last", "drafter"), [(None, SUFFIX), (SUFFIX, SUFFIX), (MODEL, MODEL)])
+def test_who_proposed_last_keeps_a_near_tie(last: Drafter | None, drafter: Drafter) -> None:
+    turns = [Turn(MODEL, 4, 2.0), Turn(SUFFIX, 4, 2.0 * (1 + SWITCH_GAIN / 2))]
+    chosen = best_turn(turns, last)
+    assert chosen is not None
+    assert chosen.drafter is drafter
+
+
+def test_nobody_is_chosen_of_nobody() -> None:
+    assert best_turn([], MODEL) is None
+
+
+def test_each_learns_from_its_own_rounds_and_all_from_plain_ones() -> None:
+    beliefs = Beliefs()
+    drafting = Drafting((MODEL, SUFFIX), beliefs)
+    drafting.learn(round_of(SUFFIX, 4, 4), 1.0, warm=True)
+    assert beliefs.of(SUFFIX).belief != Beliefs().of(SUFFIX).belief
+    assert beliefs.of(MODEL).belief == Beliefs().of(MODEL).belief
+    drafting.learn(round_of(MODEL, 0, 0), 1.1, warm=True)
+    for drafter in (MODEL, SUFFIX):
+        assert beliefs.of(drafter).belief.costs.plain_token is not None
+
+
+def test_a_model_that_was_passed_over_teaches_no_cost_until_it_has_caught_up() -> None:
+    beliefs = Beliefs()
+    drafting = Drafting((MODEL, SUFFIX), beliefs)
+    for drafter in (SUFFIX, MODEL):
+        drafting.learn(round_of(drafter, 4, 4), 1.0, warm=True)
+    assert beliefs.of(MODEL).belief.costs.draft_token is None
+    drafting.learn(round_of(MODEL, 4, 4), 1.1, warm=True)
+    assert beliefs.of(MODEL).belief.costs.draft_token is not None
+
+
+def test_a_model_that_is_never_best_has_a_look_less_and_less_often() -> None:
+    beliefs = Beliefs()
+    taught(MODEL, SUFFIX, acceptance=0.5, beliefs=beliefs)
+    sessions = [Drafting((MODEL, SUFFIX), beliefs) for _ in range(2)]
+    looked = []
+    for number in range(8 * LOOK_AFTER_ROUNDS):
+        drafting = sessions[number % 2]
+        drafting.choose(BOUNDS, 8, 5.0, warm=True)
+        turn = drafting.turn({SUFFIX: (0.99,) * 8}, able=True)
+        assert turn is not None
+        if turn.drafter is MODEL:
+            looked.append(number)
+    assert looked == [LOOK_AFTER_ROUNDS, 3 * LOOK_AFTER_ROUNDS + 1, 7 * LOOK_AFTER_ROUNDS + 2]
+
+
+def test_before_costs_are_known_the_guess_and_the_model_are_compared_by_tokens() -> None:
+    for chances, expected in (((0.95,) * 8, SUFFIX), ((0.3,), MODEL)):
+        drafting = Drafting((MODEL, SUFFIX), Beliefs())
+        drafting.choose(BOUNDS, 8, 0.0, warm=True)
+        turn = drafting.turn({SUFFIX: chances}, able=True)
+        assert turn is not None
+        assert turn.drafter is expected
+
+
+def test_a_round_without_an_offer_is_no_rejection_for_who_was_asked() -> None:
+    drafting = taught(MODEL, SUFFIX)
+    believed = [drafting._beliefs.of(drafter).belief.tallies for drafter in (MODEL, SUFFIX)]
+    drafting.unanswered()
+    assert [drafting._beliefs.of(drafter).belief.tallies for drafter in (MODEL, SUFFIX)] == believed
