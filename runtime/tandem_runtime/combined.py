@@ -56,6 +56,8 @@ class Member:
     """Absent while the session is not open there."""
     heard: int = 0
     """Of the output so many tokens."""
+    closing: asyncio.Task[None] | None = None
+    """Of the session that failed there."""
     unread: bool = True
     """It has not proposed since it was opened."""
 
@@ -75,7 +77,6 @@ class CombinedDraft:
     _request: OpenSession | None = field(default=None, init=False)
     _output: list[TokenId] = field(default_factory=list, init=False)
     _offered: Proposal = field(default_factory=Proposal, init=False)
-    _closing: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     async def capabilities(self) -> Capabilities:
         return await self.members[0].engine.capabilities()
@@ -117,7 +118,8 @@ class CombinedDraft:
 
     async def close(self, session: SessionId) -> None:
         opened = [member for member in self.members if member.incarnation is not None]
-        await asyncio.gather(*self._closing, *(_close(member, session) for member in opened))
+        closing = [member.closing for member in self.members if member.closing is not None]
+        await asyncio.gather(*closing, *(_close(member, session) for member in opened))
 
     def _commit(self, base: int, committed: Sequence[TokenId]) -> None:
         """The output is what it was, with our last offer behind it, up to `base`, then `committed`."""
@@ -176,6 +178,9 @@ class CombinedDraft:
         return known
 
     async def _open(self, member: Member) -> Incarnation:
+        if member.closing is not None:
+            await asyncio.shield(member.closing)  # else it would close what is opened now
+            member.closing = None
         if member.incarnation is None:
             assert self._request is not None
             alone = member.drafter is Drafter.MODEL
@@ -188,9 +193,7 @@ class CombinedDraft:
     def _forget(self, member: Member, session: SessionId) -> None:
         """Have it let the session go. Nobody waits for that: it may hang."""
         member.incarnation = None
-        closing = asyncio.create_task(_close(member, session))
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+        member.closing = asyncio.create_task(_close(member, session))
 
 
 async def _close(member: Member, session: SessionId) -> None:

@@ -81,5 +81,5 @@ async def test_status_and_metrics_name_the_drafter(drafter: str, name: Drafter) 
         await completed(http, temperature=0)
         (revision,) = (await http.get("/v1/speculation")).json()["revisions"]
         metrics = (await http.get(f"{admin}/metrics")).text
-    assert (revision["drafter"], revision["drafts"], revision["speculating"]) == (name, 1, True)
-    assert f'tandem_drafter_info{{drafter="{name}",revision="local"}} 1.0' in metrics
+    assert (revision["drafters"], revision["drafts"], revision["speculating"]) == ([name], 0, True)
+    assert f'tandem_spec_decode_num_drafts_total{{arm="on",drafter="{name}",revision="local"}}' in metrics
