@@ -1,6 +1,7 @@
 """`serve --drafter` in one process over the trained pair's target: the same texts with the drafter on and off."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +14,8 @@ from tandem_runtime import main
 from tandem_runtime.domain.tokens import Drafter
 from tandem_runtime.serve import serve_pair
 
-TARGET = Path(__file__).parents[2] / "examples" / "pairs" / "target"
+PAIRS = Path(__file__).parents[2] / "examples" / "pairs"
+TARGET, DRAFT = PAIRS / "target", PAIRS / "draft"
 SAID = "The statement guarantees that if the statement returns, the statement returns the value. "
 
 
@@ -55,6 +57,27 @@ async def test_texts_are_the_same_with_the_drafter_on_and_off(drafter: str) -> N
             assert off["speculation"]["proposed"] == 0
             proposed += on["speculation"]["proposed"]
     assert proposed > 0
+
+
+async def test_a_model_and_a_lookup_by_turns_change_no_text() -> None:
+    auto = ("--draft", str(DRAFT), "--drafter", "auto", "--mode", "Always", "--min-draft-tokens", "3")
+    async with serving(*auto) as (http, admin):
+        for asked in (
+            {"temperature": 0},
+            {"temperature": 0.8, "seed": 5},
+            {"temperature": 1.3, "seed": 6, "top_p": 0.9, "prompt": "In the context of"},
+        ):
+            on = await completed(http, **asked)
+            off = await completed(http, **asked, speculation={"off": True})
+            assert on["choices"] == off["choices"]
+        (revision,) = (await http.get("/v1/speculation")).json()["revisions"]
+        metrics = (await http.get(f"{admin}/metrics")).text
+    assert (revision["drafters"], revision["drafts"]) == (["Model", "Suffix"], 1)
+    for drafter in revision["drafters"]:
+        counted = (
+            rf'^tandem_spec_decode_num_accepted_tokens_total{{arm="on",drafter="{drafter}",revision="local"}} [1-9]'
+        )
+        assert re.search(counted, metrics, re.MULTILINE)
 
 
 @pytest.mark.parametrize("verification", ["Rejection", "Block"])
