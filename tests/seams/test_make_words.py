@@ -9,14 +9,20 @@ from examples.demo.stage import PAIRS, PAIRS_FOLDER
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = (
+    "controller",
     "coupled_verify",
     "drafters",
+    "edits",
     "engine_cpu",
     "engine_profile",
     "fairness",
     "operator_look",
+    "page",
     "pair_speed",
     "quantised_draft",
+    "record_traces",
+    "rig_sequential",
+    "segments",
     "smollm2",
     "verify_cost",
 )

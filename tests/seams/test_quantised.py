@@ -2,7 +2,6 @@
 
 import json
 import platform
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -44,14 +43,6 @@ TOKENS = 24
 
 LEAST_AGREEING = {"int8": 0.95, "int4": 0.75}
 """Of greedy tokens; seen: 0.99 and 0.89 over all prompts."""
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @cache
