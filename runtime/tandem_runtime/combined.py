@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from tandem_runtime.domain.drafting import Drafting
+from tandem_runtime.domain.drafting import NEWS_TOKENS, Drafting
 from tandem_runtime.domain.errors import DraftLost, TandemError, origin
 from tandem_runtime.domain.patience import LONGEST_WAIT_SECONDS, Patience
 from tandem_runtime.domain.tokens import (
@@ -38,8 +38,6 @@ from tandem_runtime.ports import Clock, DraftEngine
 Answer = TypeVar("Answer")
 
 INCARNATION = Incarnation("combined")
-NEWS_TOKENS = 32
-"""So many are read along with the first guess, in about the time of it."""
 
 log = logging.getLogger(__name__)
 

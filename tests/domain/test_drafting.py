@@ -123,14 +123,15 @@ def test_each_learns_from_its_own_rounds_and_all_from_plain_ones() -> None:
         assert beliefs.of(drafter).belief.costs.plain_token is not None
 
 
-def test_a_model_that_was_passed_over_teaches_no_cost_until_it_has_caught_up() -> None:
+@pytest.mark.parametrize(("rounds_of_others", "teaches"), [(0, True), (6, True), (7, False)])
+def test_a_model_that_was_passed_over_for_long_teaches_no_cost(rounds_of_others: int, teaches: bool) -> None:
     beliefs = Beliefs()
     drafting = Drafting((MODEL, SUFFIX), beliefs)
-    for drafter in (SUFFIX, MODEL):
-        drafting.learn(round_of(drafter, 4, 4), 1.0, warm=True)
-    assert beliefs.of(MODEL).belief.costs.draft_token is None
-    drafting.learn(round_of(MODEL, 4, 4), 1.1, warm=True)
-    assert beliefs.of(MODEL).belief.costs.draft_token is not None
+    drafting.learn(round_of(MODEL, 4, 4), 1.0, warm=True)
+    assert beliefs.of(MODEL).belief.costs.draft_token is None  # it read the session's text
+    for drafter in (*[SUFFIX] * rounds_of_others, MODEL):
+        drafting.learn(round_of(drafter, 4, 4), 1.1, warm=True)
+    assert (beliefs.of(MODEL).belief.costs.draft_token is not None) is teaches
 
 
 def test_a_model_that_is_never_best_has_a_look_less_and_less_often() -> None:

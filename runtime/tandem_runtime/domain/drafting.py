@@ -31,6 +31,8 @@ from tandem_runtime.domain.lookahead import Bounds, Choice, Lookahead, Mode, Rul
 from tandem_runtime.domain.tokens import Drafter, Round
 
 SWITCH_GAIN = 0.05
+NEWS_TOKENS = 32
+"""So many are read along with the first guess, in about the time of it."""
 LOOK_AFTER_ROUNDS = 64
 LOOK_AFTER_MOST_ROUNDS = 1024
 
@@ -131,8 +133,8 @@ class Drafting:
         self._choices: dict[Drafter, Choice] = {}
         self._last: Drafter | None = None
         """Who proposed last."""
-        self._caught_up: Drafter | None = None
-        """Whose proposal the last round was: so that it has read all that was emitted."""
+        self._missed: int | None = None
+        """Tokens that were emitted since the model's last round; absent before its first."""
 
     def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> Choice:
         """Each drafter's K; the greatest of them is the session's, within which `turn` remains."""
@@ -150,7 +152,10 @@ class Drafting:
         elif round.drafter in self._lookaheads:
             self._lookaheads[round.drafter].learn(round, now, warm=self._is_warm(round.drafter, warm=warm))
             self._last = round.drafter
-        self._caught_up = round.drafter if round.proposed else None
+        if round.proposed and round.drafter is Drafter.MODEL:
+            self._missed = 0
+        elif self._missed is not None:
+            self._missed += round.emitted
 
     def unanswered(self) -> None:
         """Nobody had anything worth proposing."""
@@ -188,5 +193,7 @@ class Drafting:
         return best
 
     def _is_warm(self, drafter: Drafter, *, warm: bool) -> bool:
-        """Lookups read along; the model has read all if the last round was its own."""
-        return self._caught_up is drafter if drafter is Drafter.MODEL and len(self.drafters) > 1 else warm
+        """Lookups read along. A model that takes turns has read all but some tokens, which cost it little more."""
+        if drafter is Drafter.MODEL and len(self.drafters) > 1:
+            return self._missed is not None and self._missed <= NEWS_TOKENS
+        return warm

@@ -21,6 +21,8 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
 from typing import NamedTuple, Protocol
 
 from tandem_runtime.domain.tokens import TokenId
@@ -71,6 +73,8 @@ class NGramText:
     def __init__(self) -> None:
         self._packed = bytearray()
         self._calibration = Calibration()
+        self._run = 0
+        """So many tokens in a row were as expected: who copies goes on copying."""
 
     def read(self, ids: Sequence[TokenId]) -> None:
         self._packed += array("i", ids).tobytes()
@@ -81,7 +85,9 @@ class NGramText:
             if found is not None:
                 n, start = found
                 expected = array("i", bytes(self._packed[start : start + _ID_BYTES]))[0]
-                self._calibration.learn(Step(expected, 1.0, n), hit=expected == token)
+                hit = expected == token
+                self._calibration.learn(Step(expected, 1.0, n + self._run), hit=hit)
+                self._run = self._run + 1 if hit else 0
             self.read((token,))
 
     def guess(self, k: int) -> Guess:
@@ -92,8 +98,8 @@ class NGramText:
         n, start = found
         period = array("i", bytes(self._packed[start : start + k * _ID_BYTES]))
         ids = tuple(period[at % len(period)] for at in range(k))
-        chance = self._calibration.chance(Step(ids[0], 1.0, n))
-        return Guess(ids, tuple(chance**position for position in range(1, k + 1)))
+        chances = (self._calibration.chance(Step(token, 1.0, n + self._run + at)) for at, token in enumerate(ids))
+        return Guess(ids, tuple(accumulate(chances, mul)))
 
     def _found(self) -> tuple[int, int] | None:
         """The longest of the n-grams that stood before, and where what followed it begins."""
