@@ -10,7 +10,7 @@ from tandem_runtime.domain.drafting import (
     Turn,
     best_turn,
     token_prices,
-    worth_of_guess,
+    turn_of_guess,
 )
 from tandem_runtime.domain.lookahead import OFF, Bounds, Mode
 from tandem_runtime.domain.tokens import Drafter, Round
@@ -55,7 +55,7 @@ def taught(*drafters: Drafter, acceptance: float = 0.8, beliefs: Beliefs | None 
     ("chances", "expected"),
     [
         ((0.99,) * 8, SUFFIX),
-        ((0.9, 0.8, 0.7, 0.6, 0.5), SUFFIX),
+        ((0.95, 0.9, 0.85, 0.8, 0.75), SUFFIX),
         ((0.5, 0.2), MODEL),
         ((), MODEL),
     ],
@@ -71,7 +71,7 @@ def test_the_worth_of_a_guess_is_that_of_its_best_part() -> None:
     choice = drafting.choose(BOUNDS, 8, 5.0, warm=True)
     prices = token_prices(choice.why)
     assert prices[3] == pytest.approx(16 / 19, rel=0.01)
-    turn = worth_of_guess(SUFFIX, (0.9, 0.8, 0.6, 0.01, 0.01), choice)
+    turn = turn_of_guess(SUFFIX, (0.9, 0.8, 0.6, 0.01, 0.01), choice, pace=1.0)
     assert turn is not None
     assert turn.k == 3
     assert turn.speed_up == pytest.approx(prices[2] * 3.3)
@@ -102,14 +102,14 @@ def test_within_bounds_of_nothing_nobody_proposes() -> None:
 
 @pytest.mark.parametrize(("last", "drafter"), [(None, SUFFIX), (SUFFIX, SUFFIX), (MODEL, MODEL)])
 def test_who_proposed_last_keeps_a_near_tie(last: Drafter | None, drafter: Drafter) -> None:
-    turns = [Turn(MODEL, 4, 2.0), Turn(SUFFIX, 4, 2.0 * (1 + SWITCH_GAIN / 2))]
-    chosen = best_turn(turns, last)
+    turns = [Turn(MODEL, 4, 3.0, 2.0), Turn(SUFFIX, 4, 3.0, 2.0 * (1 + SWITCH_GAIN / 2))]
+    chosen = best_turn(turns, last, pace=1.5)
     assert chosen is not None
     assert chosen.drafter is drafter
 
 
 def test_nobody_is_chosen_of_nobody() -> None:
-    assert best_turn([], MODEL) is None
+    assert best_turn([], MODEL, pace=1.0) is None
 
 
 def test_each_learns_from_its_own_rounds_and_all_from_plain_ones() -> None:
@@ -163,3 +163,25 @@ def test_a_round_without_an_offer_is_no_rejection_for_who_was_asked() -> None:
     believed = [drafting._beliefs.of(drafter).belief.tallies for drafter in (MODEL, SUFFIX)]
     drafting.unanswered()
     assert [drafting._beliefs.of(drafter).belief.tallies for drafter in (MODEL, SUFFIX)] == believed
+
+
+def test_a_dear_round_is_left_out_where_the_last_ones_brought_more_for_their_time() -> None:
+    """Where copying goes at 3 times plain speed, a model at 1.4 would be slower than one plain token and a guess."""
+    drafting = taught(MODEL, SUFFIX)
+    asked = drafting.turn({SUFFIX: ()}, able=True)
+    assert asked is not None
+    assert asked.drafter is MODEL
+    for _ in range(20):
+        drafting.choose(BOUNDS, 8, 5.0, warm=True)
+        assert drafting.turn({SUFFIX: (0.98,) * 8}, able=True) is not None
+        drafting.learn(round_of(SUFFIX, 8, 8), 5.0, warm=True)
+    assert drafting.pace > 3
+    drafting.choose(BOUNDS, 8, 5.0, warm=True)
+    assert drafting.turn({SUFFIX: ()}, able=True) is None
+    for _ in range(20):
+        drafting.learn(round_of(SUFFIX, 0, 0), 5.0, warm=True)
+    assert drafting.pace == pytest.approx(1.0, abs=0.3)
+    drafting.choose(BOUNDS, 8, 5.0, warm=True)
+    asked = drafting.turn({SUFFIX: ()}, able=True)
+    assert asked is not None
+    assert asked.drafter is MODEL

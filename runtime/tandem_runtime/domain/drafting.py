@@ -8,11 +8,18 @@ lookup is asked first, since it costs nothing, and says of this very guess with 
 what such matches were worth of late. It learns that from every token that the target emits, whoever proposed it:
 nobody has to be tried to be judged (full information, as in Not-a-Bandit, arXiv:2510.20064). With s_i these chances,
 
-    S(j) = p_j (1 + s_1 + ... + s_j),   p_j = t_b / cost(j) from the lookup's Lookahead
+    E(j) = 1 + s_1 + ... + s_j,   S(j) = p_j E(j),   p_j = t_b / cost(j) from the lookup's Lookahead
 
-is what its first j tokens would bring now, and the best j stands for it. The greatest S is chosen, but for the one who
-proposed last a rival has to be better by `SWITCH_GAIN`: a model that was passed over has to read what it missed. A
-drafter whose costs nobody knows yet counts as if a round took no longer than a plain token, so it is tried soon.
+is what its first j tokens would bring now. The greatest S is not always the best: the tokens that a dear round brings
+would perhaps have come cheaply in the next, by a guess that is not possible yet. So a round is worth its tokens less
+what its time brings elsewhere (renewal-reward; the Dinkelbach transform of the greatest ratio), with R the speed-up of
+the session's last rounds:
+
+    W = E (1 - R / S),   of a plain token 1 - R
+
+and the greatest W is chosen, j of a lookup included; to whoever proposed last `SWITCH_GAIN` is granted, as a model that
+was passed over has to read what it missed. While nothing but the model pays, R is its own speed-up and W > 1 - R where
+S > 1. A drafter whose costs nobody knows counts as if a round took no longer than a plain token: it is tried soon.
 
 The model is judged by its own rounds, and would not be while others are better. So after `LOOK_AFTER_ROUNDS` without
 it, it has one round; twice as many later the next, up to the most: under 2 % of the rounds are not the best known.
@@ -21,7 +28,7 @@ What decides is made of committed text and beliefs. It never looks at what a dra
 verification the law would be wrong.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
@@ -31,6 +38,9 @@ from tandem_runtime.domain.lookahead import Bounds, Choice, Lookahead, Mode, Rul
 from tandem_runtime.domain.tokens import Drafter, Round
 
 SWITCH_GAIN = 0.05
+"""Of the tokens of a round."""
+PACE_KEPT = 0.85
+"""A session's speed-up is that of about its last 7 rounds: texts change from copying to inventing and back."""
 NEWS_TOKENS = 32
 """So many are read along with the first guess, in about the time of it."""
 LOOK_AFTER_ROUNDS = 64
@@ -38,11 +48,16 @@ LOOK_AFTER_MOST_ROUNDS = 1024
 
 
 class Turn(NamedTuple):
-    """Who proposes, at most how many tokens, and what that is believed to bring over plain decoding."""
+    """Who proposes, at most how many tokens, how many the round is believed to bring, how much faster than plainly."""
 
     drafter: Drafter
     k: int
+    tokens: float
     speed_up: float
+
+    def worth(self, pace: float) -> float:
+        """W, in tokens, where `pace` is R."""
+        return self.tokens * (1 - pace / self.speed_up)
 
 
 class Pricing(Protocol):
@@ -64,7 +79,7 @@ def token_prices(why: Why) -> tuple[float, ...]:
     return tuple(prediction.speed_up / tokens for prediction, tokens in zip(predictions, expected, strict=True))
 
 
-def worth_of_guess(drafter: Drafter, survivals: tuple[float, ...], choice: Choice) -> Turn | None:
+def turn_of_guess(drafter: Drafter, survivals: tuple[float, ...], choice: Choice, *, pace: float) -> Turn | None:
     """The best part of a guess whose positions stand with these chances; None where none is worth a round.
 
     With t_b 15, t_v 18 and overhead 1 milliseconds, chances .9, .8, .6 bring 15/19 (1 + 2.3) = 2.6 with K = 3.
@@ -74,25 +89,35 @@ def worth_of_guess(drafter: Drafter, survivals: tuple[float, ...], choice: Choic
         return None
     prices = token_prices(choice.why) or (1.0,) * k
     tokens = list(accumulate(survivals[:k], initial=1.0))[1:]
-    best = max(range(k), key=lambda at: prices[at] * tokens[at])
-    turn = Turn(drafter, best + 1, prices[best] * tokens[best])
-    bounds = choice.why.bounds
-    forced = bounds.mode is Mode.ALWAYS or choice.why.rule in (Rule.PROBE, Rule.COLD_START)
-    return turn if forced or turn.speed_up > 1 + bounds.min_gain else None
+    parts = [Turn(drafter, at + 1, tokens[at], prices[at] * tokens[at]) for at in range(k)]
+    return _if_it_pays(max(parts, key=lambda part: part.worth(pace)), choice, pace=pace)
 
 
-def worth_of_asking(drafter: Drafter, choice: Choice) -> Turn | None:
-    """What a drafter is worth before it is asked; None where K is 0."""
+def turn_of_asking(drafter: Drafter, choice: Choice, *, pace: float) -> Turn | None:
+    """What is expected of a drafter before it is asked; None where that is not worth a round."""
     if choice.k == 0:
         return None
     predictions = choice.why.predictions
-    expected = 1 + sum(choice.survivals)
-    return Turn(drafter, choice.k, predictions[choice.k - 1].speed_up if predictions else expected)
+    tokens = 1 + sum(choice.survivals)
+    speed_up = predictions[choice.k - 1].speed_up if predictions else tokens
+    return _if_it_pays(Turn(drafter, choice.k, tokens, speed_up), choice, pace=pace)
 
 
-def best_turn(turns: list[Turn], last: Drafter | None) -> Turn | None:
-    """The greatest speed-up, with the advantage of who proposed last."""
-    return max(turns, key=lambda turn: turn.speed_up * (1 + SWITCH_GAIN * (turn.drafter is last)), default=None)
+def _if_it_pays(turn: Turn, choice: Choice, *, pace: float) -> Turn | None:
+    """Against a plain token, unless the mode or a lack of knowledge asks for a proposal all the same."""
+    bounds = choice.why.bounds
+    forced = bounds.mode is Mode.ALWAYS or choice.why.rule in (Rule.PROBE, Rule.COLD_START)
+    pays = turn.speed_up > 1 + bounds.min_gain and turn.worth(pace) > 1 - pace
+    return turn if forced or pays else None
+
+
+def best_turn(turns: Sequence[Turn], last: Drafter | None, *, pace: float) -> Turn | None:
+    """The greatest worth, with the advantage of who proposed last."""
+    return max(
+        turns,
+        key=lambda turn: turn.worth(pace) + SWITCH_GAIN * turn.tokens * (turn.drafter is last),
+        default=None,
+    )
 
 
 @dataclass(slots=True)
@@ -135,6 +160,10 @@ class Drafting:
         """Who proposed last."""
         self._missed: int | None = None
         """Tokens that were emitted since the model's last round; absent before its first."""
+        self._turn: Turn | None = None
+        """The one of this round."""
+        self._tokens = self._plain_tokens = 1.0
+        """Of the last rounds, decayed: what they brought, and how many plain tokens would have taken as long."""
 
     def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> Choice:
         """Each drafter's K; the greatest of them is the session's, within which `turn` remains."""
@@ -146,6 +175,7 @@ class Drafting:
 
     def learn(self, round: Round, now: float, *, warm: bool) -> None:
         """Who proposed learns from it; a plain round is everybody's."""
+        self._keep_pace(round)
         if not round.proposed:
             for lookahead in self._lookaheads.values():
                 lookahead.learn(round, now, warm=warm)
@@ -176,21 +206,41 @@ class Drafting:
     def turn(self, guesses: Mapping[Drafter, tuple[float, ...]], *, able: bool) -> Turn | None:
         """Whose proposal the round takes; None: nothing is worth one. `guesses` holds the chances of each lookup's
         guess, `able` says whether the model can be asked now."""
+        self._turn = self._best(guesses, able=able)
+        return self._turn
+
+    def _best(self, guesses: Mapping[Drafter, tuple[float, ...]], *, able: bool) -> Turn | None:
+        pace = self.pace
         turns = [
             turn
             for drafter, survivals in guesses.items()
-            if (turn := worth_of_guess(drafter, survivals, self._choices[drafter]))
+            if (turn := turn_of_guess(drafter, survivals, self._choices[drafter], pace=pace))
         ]
-        model = self._choices.get(Drafter.MODEL) if able else None
-        asking = None if model is None else worth_of_asking(Drafter.MODEL, model)
-        if asking is None:
-            return best_turn(turns, self._last)
-        looks, best = self._beliefs.looks, best_turn([*turns, asking], self._last)
-        if best is asking or looks.is_due():
-            looks.taken(due=best is not asking)
-            return asking
+        model = self._choices.get(Drafter.MODEL)
+        if model is None or not able or model.k == 0:
+            return best_turn(turns, self._last, pace=pace)
+        asking = turn_of_asking(Drafter.MODEL, model, pace=pace)
+        best = best_turn([*turns, *([] if asking is None else [asking])], self._last, pace=pace)
+        return self._with_looks(best, asking, model)
+
+    @property
+    def pace(self) -> float:
+        """R, at least that of plain tokens."""
+        return max(1.0, self._tokens / self._plain_tokens)
+
+    def _with_looks(self, best: Turn | None, asking: Turn | None, model: Choice) -> Turn | None:
+        looks, chosen = self._beliefs.looks, asking is not None and best is asking
+        if chosen or looks.is_due():
+            looks.taken(due=not chosen)
+            return best if chosen else Turn(Drafter.MODEL, model.k, 1 + sum(model.survivals), 1.0)
         looks.passed += 1
         return best
+
+    def _keep_pace(self, round: Round) -> None:
+        turn, self._turn = self._turn, None
+        took = turn.tokens / turn.speed_up if round.proposed and turn is not None else 1.0
+        self._tokens = PACE_KEPT * self._tokens + round.emitted
+        self._plain_tokens = PACE_KEPT * self._plain_tokens + took
 
     def _is_warm(self, drafter: Drafter, *, warm: bool) -> bool:
         """Lookups read along. A model that takes turns has read all but some tokens, which cost it little more."""

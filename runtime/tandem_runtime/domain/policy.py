@@ -182,7 +182,7 @@ def _revision(item: object, path: str) -> PairRevision:
 def _lookups(item: Fields, path: str) -> tuple[Drafter, ...]:
     names = item.get("lookups", [])
     known = {drafter.value: drafter for drafter in LOOKUPS}
-    if not isinstance(names, list) or any(name not in known for name in names) or len(set(names)) < len(names):
+    if not isinstance(names, list) or [name for name in known if name in names] != sorted(names, key=str):
         raise _wrong(f"{path}lookups", names, f"a list of {' and '.join(known)}, each once at most,")
     return tuple(known[name] for name in names)
 
