@@ -31,9 +31,10 @@ from benchmarks.record import record
 from benchmarks.smollm2 import Unavailable, smollm2_folder
 from tandem_runtime.combined import CombinedDraft, Member
 from tandem_runtime.domain.commands import Request
-from tandem_runtime.domain.drafting import Beliefs, Drafting
-from tandem_runtime.domain.lookahead import OFF, Bounds
+from tandem_runtime.domain.drafting import Beliefs, Drafting, Looks
+from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead
 from tandem_runtime.domain.patience import Patience
+from tandem_runtime.domain.segments import Segment, Segments
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.suffix import NGramText, SuffixText, Text
@@ -171,7 +172,7 @@ class Gateway:
     drafters: tuple[Drafter, ...]
     row_seconds: float
     clock: VirtualClock = field(default_factory=VirtualClock)
-    beliefs: Beliefs = field(default_factory=Beliefs)
+    beliefs: Beliefs = field(default_factory=lambda: Beliefs(Segments(), Segment("bench"), Looks()))
     lookups: dict[Drafter, LookupDraft] = field(default_factory=dict)
     patience: dict[Drafter, Patience] = field(default_factory=dict)
 
@@ -219,7 +220,7 @@ async def replay(
         items = generate(
             Session(request),
             engines=Engines(Reciter(output, row_seconds, gateway.clock), draft, _nobody),
-            lookahead=drafting if drafters else Beliefs().of(Drafter.MODEL),
+            lookahead=drafting if drafters else Lookahead(),
             allowance=lambda: bounds,
             observer=sums if case.counts else Sums(),
             clock=gateway.clock,

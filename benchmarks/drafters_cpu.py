@@ -22,9 +22,10 @@ from benchmarks.smollm2 import needed_folder
 from benchmarks.workload import read_prompts
 from tandem_runtime.combined import CombinedDraft, Member
 from tandem_runtime.domain.commands import Emit, Request
-from tandem_runtime.domain.drafting import Beliefs, Drafting
+from tandem_runtime.domain.drafting import Beliefs, Drafting, Looks
 from tandem_runtime.domain.lookahead import OFF, Bounds
 from tandem_runtime.domain.patience import Patience
+from tandem_runtime.domain.segments import Segment, Segments
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import (
@@ -74,7 +75,7 @@ class Stand:
     engine: BatchedTarget
     capabilities: Capabilities
     clock: Clock = field(default_factory=Clock)
-    beliefs: Beliefs = field(default_factory=Beliefs)
+    beliefs: Beliefs = field(default_factory=lambda: Beliefs(Segments(), Segment("bench"), Looks()))
     patience: Patience = field(default_factory=Patience)
     asked: int = 0
 

@@ -76,10 +76,13 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
         Headline("speedup_at_0.8", "speed-up with drafting ahead at alpha .8", "≥ 2.2"),
         Headline("speedup_at_0.9", "at .9", "≥ 2.5"),
     ),
+    "rig_twin": (Headline("worst_distance", "virtual time's largest distance from real time over sockets", "≤ .05"),),
     "rig_sequential": (Headline("min_ratio_to_optimum", "least ratio to the closed-form optimum", "≥ .97"),),
     "segments": (
-        Headline("task_gain_most", "most that a K rule per task gains on a recorded trace", "1.01 to be worth it"),
-        Headline("temperature_gain_most", "per temperature", "1.01 to be worth it"),
+        Headline("task_gain_most", "the most that a belief per task gains on a recorded trace"),
+        Headline("temperature_gain_most", "the most that one per temperature gains"),
+        Headline("temperature_gain_least", "and the least"),
+        Headline("lot_gain_least", "the least of dividing by chance, which gains nothing and learns from less"),
     ),
     "verify_cost": (Headline("ms_per_row", "milliseconds to judge a row of logits"),),
 }

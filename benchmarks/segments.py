@@ -1,12 +1,14 @@
-"""Measures whether a K rule per task, or per temperature, gains over one for all: `make bench NAME=segments`.
+"""Measures whether a belief per task, or per temperature, gains over a wider one: `make bench NAME=segments`.
 
 Refuses to know real engines: time is virtual (`benchmarks.simulator`), acceptance is that of recorded traces, while
-driver, session and K rule are the product's own.
+driver, session, K rule and its segments are the product's own.
 
-The load is what a gateway sees: 8 clients, whose requests are the texts of one trace, twice over, in an order drawn by
-chance, so that tasks and temperatures are mixed. They are served three times: by one rule for all, by one for each
-task, by one for each temperature; each begins knowing nothing. The gain is the sum of the requests' seconds under the
-one over that under the many; median of so many orders. Several rules learn more slowly, so a gain may be a loss.
+The load is what a gateway sees: 8 clients, whose requests are the texts of one trace in an order drawn by chance, so
+that tasks and temperatures are mixed. They are served with one belief for all, with one for each temperature, as
+`domain.segments` has it, and with one for each task within those; each begins knowing nothing. Gains are seconds of all
+requests over seconds, median of three orders: per temperature over one for all, per task over per temperature. Narrow
+segments learn from less: what that costs where they divide nothing is told by lots, 8 of them, to which prompts belong
+by chance. A session has a part of its belief for itself in any case.
 
 Costs are the flat rig's. A lookup's guesses cost nothing, and where it has none it offers nothing.
 """
@@ -14,120 +16,89 @@ Costs are the flat rig's. A lookup's guesses cost nothing, and where it has none
 import argparse
 import random
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeAlias
+from zlib import crc32
 
 from benchmarks.page import shares
 from benchmarks.record import record
 from benchmarks.recorded import Outcomes, Trace, read_traces
+from benchmarks.simulator.acceptance import Recorded, recorded
 from benchmarks.simulator.clock import run_virtually
-from benchmarks.simulator.costs import FLAT, StepCost
-from benchmarks.simulator.engines import RigDraft
+from benchmarks.simulator.costs import FLAT, LOOKUP
 from benchmarks.simulator.world import Setting, World
-from tandem_runtime.domain.commands import Request
+from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.lookahead import Lookahead
-from tandem_runtime.domain.tokens import Proposal, ProposeRound
+from tandem_runtime.domain.segments import Segment, Segments, heat_of
 
-SEED, ORDERS, CLIENTS, PASSES = 31, 5, 8, 2
+SEED, ORDERS, CLIENTS, LOTS = 31, 3, 8, 8
 WORTH = 0.01
 """A segment of its own is worth so much."""
-FREE = replace(FLAT, draft=StepCost(0.0))
-SEGMENTS: Mapping[str, Callable[[Outcomes], str]] = {
-    "one": lambda _: "all",
-    "task": lambda outcomes: outcomes.task,
-    "temperature": lambda outcomes: str(outcomes.temperature),
+Division: TypeAlias = Callable[[Outcomes], Segment]
+PAIR = "pair"
+DIVISIONS: Mapping[str, Division] = {
+    "one": lambda _: Segment(PAIR),
+    "temperature": lambda of: Segment(PAIR, heat=heat_of(of.temperature)),
+    "task": lambda of: Segment(PAIR, AdapterDigest(of.task), heat_of(of.temperature)),
+    "lot": lambda of: Segment(PAIR, AdapterDigest(str(crc32(of.prompt.encode()) % LOTS)), heat_of(of.temperature)),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """`simulator.acceptance.Acceptance` over outputs in the order of a load."""
-
-    outcomes: Sequence[Outcomes]
-
-    def right(self, text: int, position: int) -> bool:
-        return self.outcomes[text].bits[position : position + 1] == "1"
-
-    def offers(self, text: int, position: int) -> bool:
-        offered = self.outcomes[text].offered
-        return offered is None or offered[position : position + 1] == "1"
-
-    def tokens(self, text: int, most: int) -> int:
-        return min(len(self.outcomes[text].bits), most)
-
-
-class Lookup(RigDraft):
-    """Stops where it has no guess."""
-
-    async def propose(self, request: ProposeRound) -> Proposal:
-        proposal = await super().propose(request)
-        texts = self.acceptance
-        assert isinstance(texts, Texts)
-        text, at = self.sessions[request.session].text, request.base + len(request.committed)
-        offered = [texts.offers(text, at + depth) for depth in range(len(proposal.ids))]
-        return proposal.first((*offered, False).index(False))
+"""A task or lot stands where an adapter would, so that it begins as a segment of the same pair does."""
+WITHIN = {"temperature": "one", "task": "temperature", "lot": "temperature"}
+"""What each divides."""
 
 
 class Mixed(World):
-    """A rule for each segment, made when the segment is first met."""
+    """A session begins in its segment."""
 
-    def __init__(self, texts: Texts, segment: Callable[[Outcomes], str], setting: Setting) -> None:
-        super().__init__(setting, acceptance=texts, lookahead=Lookahead())
-        self.texts, self.segment = texts, segment
-        self.rules: dict[str, Lookahead] = {}
+    def __init__(self, load: Recorded, division: Division, setting: Setting) -> None:
+        super().__init__(setting, acceptance=load, lookahead=Lookahead())
+        self.load, self.division, self.segments = load, division, Segments()
 
     def lookahead_of(self, text: int) -> Lookahead:
-        return self.rules.setdefault(self.segment(self.texts.outcomes[text]), Lookahead())
+        return self.segments.begin(self.division(self.load.texts[text]))
 
 
-class MixedLookups(Mixed):
-    """The same where drafts look up: at once, and at no cost."""
-
-    def __init__(self, texts: Texts, segment: Callable[[Outcomes], str], setting: Setting) -> None:
-        super().__init__(texts, segment, setting)
-        self.drafts = [Lookup(station, 0.0, acceptance=texts) for station in self.draft_stations]
-
-    def request(self, text: int) -> Request:
-        return replace(super().request(text), draft_is_free=True)
-
-
-def serve(trace: Trace, segment: Callable[[Outcomes], str], order: int) -> dict[str, float]:
+def serve(trace: Trace, division: Division, order: int) -> dict[str, float]:
     """Seconds of all requests, tokens and rounds."""
-    looks_up = trace.sequences[0].offered is not None
-    rig, kind = (FREE, MixedLookups) if looks_up else (FLAT, Mixed)
-    load = load_of(trace, order)
+    load = mixed(trace, order)
+    setting = Setting(seed=order, rig=LOOKUP if load.is_lookup else FLAT, draft_is_free=load.is_lookup)
 
     async def main() -> dict[str, float]:
-        world = kind(Texts(load), segment, Setting(seed=order, rig=rig))
-        await world.closed_loop(CLIENTS, len(load) // CLIENTS)
-        seconds = sum(answer.seconds for answer in world.books.answers)
-        return {"seconds": seconds, "tokens": world.books.tokens, "rounds": len(world.books.rounds)}
+        world = Mixed(load, division, setting)
+        await world.closed_loop(CLIENTS, len(load.texts) // CLIENTS)
+        books = world.books
+        return {"seconds": books.client_seconds, "tokens": books.tokens, "rounds": len(books.rounds)}
 
     return run_virtually(main)
 
 
-def load_of(trace: Trace, order: int) -> list[Outcomes]:
-    """All texts of a trace so many times over, in an order of chance."""
-    load = list(trace.sequences) * PASSES
-    random.Random(f"{trace.name} {order}").shuffle(load)
-    return load
+def mixed(trace: Trace, order: int) -> Recorded:
+    """All texts of a trace, in an order of chance."""
+    texts = list(trace.sequences)
+    random.Random(f"{trace.name} {order}").shuffle(texts)
+    return replace(recorded(trace), texts=tuple(texts))
 
 
-def kinds(trace: Trace) -> list[str]:
-    """The ways to divide this trace in more than one segment."""
-    return [name for name, segment in SEGMENTS.items() if len(set(map(segment, trace.sequences))) > 1]
+def comparisons(trace: Trace) -> list[tuple[str, str]]:
+    """What can be compared in this trace: a division that is one, and the wider one within which it divides."""
+
+    def segments(kind: str) -> int:
+        return len(set(map(DIVISIONS[kind], trace.sequences)))
+
+    return [(wide, narrow) for narrow, wide in WITHIN.items() if segments(narrow) > segments(wide)]
 
 
 def measure(trace: Trace, orders: int) -> tuple[dict[str, float], dict[str, list[dict[str, float]]]]:
-    """Gains by kind of segment, and what they are computed from."""
-    samples = {
-        kind: [serve(trace, SEGMENTS[kind], SEED + order) for order in range(orders)] for kind in ("one", *kinds(trace))
-    }
+    """Gains by division, and what they are computed from."""
+    compared = comparisons(trace)
+    kinds = dict.fromkeys(kind for both in compared for kind in both)
+    samples = {kind: [serve(trace, DIVISIONS[kind], SEED + order) for order in range(orders)] for kind in kinds}
     gains = {
-        kind: statistics.median(
-            one["seconds"] / many["seconds"] for one, many in zip(samples["one"], samples[kind], strict=True)
+        narrow: statistics.median(
+            one["seconds"] / many["seconds"] for one, many in zip(samples[wide], samples[narrow], strict=True)
         )
-        for kind in kinds(trace)
+        for wide, narrow in compared
     }
     return gains, samples
 
@@ -138,7 +109,7 @@ def main() -> None:
     parser.add_argument("--trace", help="this one alone; nothing is written")
     parser.add_argument("--orders", type=int, default=ORDERS)
     asked = parser.parse_args()
-    found = [trace for trace in read_traces() if kinds(trace) and asked.trace in (None, trace.name)]
+    found = [trace for trace in read_traces() if comparisons(trace) and asked.trace in (None, trace.name)]
     figures: dict[str, float] = {}
     samples: dict[str, object] = {}
     for trace in found:
@@ -146,13 +117,14 @@ def main() -> None:
         figures |= {f"{kind}_gain_{trace.name}": round(gain, 4) for kind, gain in gains.items()}
         told = "  ".join(f"per {kind} {gain:.4f}" for kind, gain in gains.items())
         print(f"{trace.name:22} {told}   ({shares(trace)})", flush=True)
-    for kind in ("task", "temperature"):
+    if asked.trace:
+        return
+    for kind in WITHIN:
         every = [value for name, value in figures.items() if name.startswith(f"{kind}_gain_")]
-        figures[f"{kind}_gain_most"] = max(every, default=1.0)
-        figures[f"{kind}_worth_it"] = sum(value >= 1 + WORTH for value in every)
-        print(f"per {kind}: the most is {figures[f'{kind}_gain_most']:.4f}, of {len(every)} traces")
-    if asked.trace is None:
-        print(record("segments", seed=SEED, figures=figures, samples=samples))
+        worth = sum(value >= 1 + WORTH for value in every)
+        figures |= {f"{kind}_gain_least": min(every), f"{kind}_gain_most": max(every), f"{kind}_worth_it": worth}
+        print(f"per {kind}: {min(every):.4f} to {max(every):.4f}; worth it in {worth} of {len(every)} traces")
+    print(record("segments", seed=SEED, figures=figures, samples=samples))
 
 
 if __name__ == "__main__":

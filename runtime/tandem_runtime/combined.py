@@ -105,14 +105,32 @@ class CombinedDraft:
         return self._offer(replace(chosen, draft_seconds=self.clock.monotonic() - began))
 
     async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
-        """As the first member would have proposed."""
-        member = self.members[0]
+        """As the first member would have proposed. Raises DraftLost where it cannot say."""
+        member, asked_at = self.members[0], self.clock.monotonic()
         self._commit(request.base, ())
-        member.incarnation = None
-        bits = await member.engine.score(replace(request, incarnation=await self._open(member)))
+        if member.patience.rests(asked_at):
+            raise DraftLost("it failed lately and is left alone for a while")
+        try:
+            bits = await _in_time(member.patience.ask(asked_at, 1, reads=True), self._scored(member, request))
+        except DraftLost:
+            member.patience.failed(self.clock.monotonic(), asked_at=asked_at)
+            self._forget(member, request.session)
+            raise
+        member.patience.answered(self.clock.monotonic(), seconds=0.0, tokens=0, read=True)
         self._output += request.ids
         member.heard = len(self._output)
         return bits
+
+    async def _scored(self, member: Member, request: ScoreTokens) -> tuple[bool, ...]:
+        """What it has not heard yet is scored along with it."""
+        incarnation = await self._open(member)
+        missed = tuple(self._output[member.heard :])
+        asked = replace(request, incarnation=incarnation, base=member.heard, ids=(*missed, *request.ids))
+        bits = await member.engine.score(asked)
+        if len(bits) != len(asked.ids):
+            raise DraftLost(f"it scored {len(bits)} tokens where {len(asked.ids)} were asked for")
+        member.unread = False
+        return bits[len(missed) :]
 
     async def close(self, session: SessionId) -> None:
         opened = [member for member in self.members if member.incarnation is not None]
@@ -161,7 +179,8 @@ class CombinedDraft:
         """Raises DraftLost or BadRequest where it is none that can be sent on."""
         incarnation = await self._open(member)
         told = tuple(self._output[member.heard :])
-        asked = replace(request, incarnation=incarnation, base=member.heard, committed=told, k=k)
+        stop = self.drafting.stop_of(member.drafter)
+        asked = replace(request, incarnation=incarnation, base=member.heard, committed=told, k=k, stop=stop)
         proposal = await member.engine.propose(asked)
         member.heard = len(self._output)
         if len(proposal.ids) > k:

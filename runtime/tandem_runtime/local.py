@@ -19,8 +19,10 @@ from tandem_runtime.domain.policy import (
 from tandem_runtime.domain.suffix import EarlierOutputs
 from tandem_runtime.domain.tokens import Drafter
 from tandem_runtime.drafters import EARLIER_BYTES, LookupDraft
+from tandem_runtime.engines.batched import DEFAULT_SIZE
 from tandem_runtime.engines.draft_loop import BatchedDraft
 from tandem_runtime.engines.pace import Pace
+from tandem_runtime.engines.planning import StepSize
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.gateway.seats import Fleet, lookup_replica
@@ -39,6 +41,7 @@ class LocalModel:
     model: StepModel
     facts: EngineFacts
     pace: Pace | None = None
+    size: StepSize = DEFAULT_SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +59,18 @@ def local_fleet(
     """Engines that run while the block lasts, in pools of one replica each."""
     fleet = Fleet(Pool(), Pool())
     with ExitStack() as running:
-        engine = running.enter_context(BatchedTarget(target.model, target.facts, clock=clock, pace=target.pace))
+        engine = running.enter_context(
+            BatchedTarget(target.model, target.facts, clock=clock, size=target.size, pace=target.pace)
+        )
         capabilities = target.facts.capabilities(target.model)
         replica = Replica(
             str(target.facts.incarnation), LOCAL_TARGET, engine, capabilities, adapters=lambda: engine.loaded_adapters
         )
         running.enter_context(fleet.targets.holding(replica))
         if draft is not None:
-            drafts = running.enter_context(BatchedDraft(draft.model, draft.facts, clock=clock, pace=draft.pace))
+            drafts = running.enter_context(
+                BatchedDraft(draft.model, draft.facts, clock=clock, size=draft.size, pace=draft.pace)
+            )
             told = draft.facts.capabilities(draft.model)
             running.enter_context(
                 fleet.drafts.holding(Replica(str(draft.facts.incarnation), LOCAL_DRAFT, drafts, told))

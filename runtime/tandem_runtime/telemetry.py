@@ -4,6 +4,7 @@ Refuses to know what they are judged by: the operator reads `/internal/evidence`
 
     acceptance of proposed   sum by (revision) (rate(tandem_spec_decode_num_accepted_tokens_total[5m]))
                            / sum by (revision) (rate(tandem_spec_decode_num_draft_tokens_total[5m]))
+    left out by targets      tandem_spec_decode_num_unjudged_tokens_total above: neither accepted nor rejected
     mean accepted length     1 + accepted tokens / drafts, the same way with tandem_spec_decode_num_drafts_total
     broken exactness         sum by (revision) (increase(tandem_exactness_replays_total{result="different"}[1h])) > 0
     speed-up                 (tandem_decode_seconds_total / tandem_output_tokens_total of arm="off") / (same of "on")
@@ -34,6 +35,11 @@ class Metrics:
         self._proposed = self._counter("spec_decode_num_draft_tokens", "Proposed tokens.", "drafter")
         self._accepted = self._counter(
             "spec_decode_num_accepted_tokens", "Proposed tokens that the target accepted.", "drafter"
+        )
+        self._unjudged = self._counter(
+            "spec_decode_num_unjudged_tokens",
+            "Proposed tokens that a target left out, for want of room in its step.",
+            "drafter",
         )
         self._positions = self._counter(
             "spec_decode_num_accepted_tokens_per_pos",
@@ -67,6 +73,7 @@ class Metrics:
             self._drafts.labels(*labels).inc()
             self._proposed.labels(*labels).inc(round.proposed)
             self._accepted.labels(*labels).inc(round.accepted)
+            self._unjudged.labels(*labels).inc(round.unjudged)
             for position in range(round.accepted):
                 self._positions.labels(*labels, position).inc()
 

@@ -1,5 +1,7 @@
 """Whose proposal a round takes: the model's expected speed-up against what a lookup says of its guess."""
 
+from dataclasses import replace
+
 import pytest
 
 from tandem_runtime.domain.drafting import (
@@ -7,12 +9,14 @@ from tandem_runtime.domain.drafting import (
     SWITCH_GAIN,
     Beliefs,
     Drafting,
+    Looks,
     Turn,
     best_turn,
-    token_prices,
+    token_price,
     turn_of_guess,
 )
-from tandem_runtime.domain.lookahead import OFF, Bounds, Mode
+from tandem_runtime.domain.lookahead import OFF, Belief, Bounds, Mode
+from tandem_runtime.domain.segments import Segment, Segments
 from tandem_runtime.domain.tokens import Drafter, Round
 
 MODEL, SUFFIX, NGRAM = Drafter.MODEL, Drafter.SUFFIX, Drafter.NGRAM
@@ -37,11 +41,15 @@ def round_of(drafter: Drafter, proposed: int, accepted: int) -> Round:
     )
 
 
+def nothing_known() -> Beliefs:
+    return Beliefs(Segments(), Segment("pair"), Looks())
+
+
 def taught(*drafters: Drafter, acceptance: float = 0.8, beliefs: Beliefs | None = None) -> Drafting:
     """A session of a gateway that has seen 40 rounds of each, all of 4 tokens, and some plain ones."""
-    beliefs = beliefs or Beliefs()
+    beliefs = beliefs or nothing_known()
     for drafter in drafters:
-        lookahead = beliefs.of(drafter)
+        lookahead = beliefs.of(drafter).begin()
         for number in range(40):
             stood = 4 if (number * acceptance) % 1 < acceptance else 0
             lookahead.learn(round_of(drafter, 4, stood), number / 10, warm=True)
@@ -68,13 +76,17 @@ def test_a_guess_that_is_likely_enough_beats_the_model(chances: tuple[float, ...
 
 def test_the_worth_of_a_guess_is_that_of_its_best_part() -> None:
     drafting = taught(SUFFIX)
-    choice = drafting.choose(BOUNDS, 8, 5.0, warm=True)
-    prices = token_prices(choice.why)
-    assert prices[3] == pytest.approx(16 / 19, rel=0.01)
+    for number in range(40):
+        for k, seconds in ((4, 0.018), (8, 0.03)):
+            round = replace(round_of(SUFFIX, k, 0), forward_seconds=seconds, seconds=seconds + 0.001)
+            drafting.learn(round, 5.0 + number / 10, warm=True)
+    choice = drafting.choose(Bounds(1, 8, Mode.ALWAYS), 8, 10.0, warm=True)
+    choice = replace(choice, k=8)
+    assert token_price(choice.why, 4) == pytest.approx(16 / 19, rel=0.02)
     turn = turn_of_guess(SUFFIX, (0.9, 0.8, 0.6, 0.01, 0.01), choice, pace=1.0)
     assert turn is not None
     assert turn.k == 3
-    assert turn.speed_up == pytest.approx(prices[2] * 3.3)
+    assert turn.speed_up == pytest.approx(token_price(choice.why, 3) * 3.3)
 
 
 def test_a_guess_that_would_cost_more_than_it_brings_is_not_proposed() -> None:
@@ -113,19 +125,19 @@ def test_nobody_is_chosen_of_nobody() -> None:
 
 
 def test_each_learns_from_its_own_rounds_and_all_from_plain_ones() -> None:
-    beliefs = Beliefs()
+    beliefs = nothing_known()
     drafting = Drafting((MODEL, SUFFIX), beliefs)
     drafting.learn(round_of(SUFFIX, 4, 4), 1.0, warm=True)
-    assert beliefs.of(SUFFIX).belief != Beliefs().of(SUFFIX).belief
-    assert beliefs.of(MODEL).belief == Beliefs().of(MODEL).belief
+    assert beliefs.of(SUFFIX).belief != Belief()
+    assert beliefs.of(MODEL).belief == Belief()
     drafting.learn(round_of(MODEL, 0, 0), 1.1, warm=True)
     for drafter in (MODEL, SUFFIX):
-        assert beliefs.of(drafter).belief.costs.plain_token is not None
+        assert beliefs.of(drafter).belief.costs.plain is not None
 
 
 @pytest.mark.parametrize(("rounds_of_others", "teaches"), [(0, True), (6, True), (7, False)])
 def test_a_model_that_was_passed_over_for_long_teaches_no_cost(rounds_of_others: int, teaches: bool) -> None:
-    beliefs = Beliefs()
+    beliefs = nothing_known()
     drafting = Drafting((MODEL, SUFFIX), beliefs)
     drafting.learn(round_of(MODEL, 4, 4), 1.0, warm=True)
     assert beliefs.of(MODEL).belief.costs.draft_token is None  # it read the session's text
@@ -135,7 +147,7 @@ def test_a_model_that_was_passed_over_for_long_teaches_no_cost(rounds_of_others:
 
 
 def test_a_model_that_is_never_best_has_a_look_less_and_less_often() -> None:
-    beliefs = Beliefs()
+    beliefs = nothing_known()
     taught(MODEL, SUFFIX, acceptance=0.5, beliefs=beliefs)
     sessions = [Drafting((MODEL, SUFFIX), beliefs) for _ in range(2)]
     looked = []
@@ -151,7 +163,7 @@ def test_a_model_that_is_never_best_has_a_look_less_and_less_often() -> None:
 
 def test_before_costs_are_known_the_guess_and_the_model_are_compared_by_tokens() -> None:
     for chances, expected in (((0.95,) * 8, SUFFIX), ((0.3,), MODEL)):
-        drafting = Drafting((MODEL, SUFFIX), Beliefs())
+        drafting = Drafting((MODEL, SUFFIX), nothing_known())
         drafting.choose(BOUNDS, 8, 0.0, warm=True)
         turn = drafting.turn({SUFFIX: chances}, able=True)
         assert turn is not None
@@ -160,9 +172,9 @@ def test_before_costs_are_known_the_guess_and_the_model_are_compared_by_tokens()
 
 def test_a_round_without_an_offer_is_no_rejection_for_who_was_asked() -> None:
     drafting = taught(MODEL, SUFFIX)
-    believed = [drafting._beliefs.of(drafter).belief.tallies for drafter in (MODEL, SUFFIX)]
+    believed = [drafting._beliefs.of(drafter).belief.acceptance for drafter in (MODEL, SUFFIX)]
     drafting.unanswered()
-    assert [drafting._beliefs.of(drafter).belief.tallies for drafter in (MODEL, SUFFIX)] == believed
+    assert [drafting._beliefs.of(drafter).belief.acceptance for drafter in (MODEL, SUFFIX)] == believed
 
 
 def test_a_dear_round_is_left_out_where_the_last_ones_brought_more_for_their_time() -> None:

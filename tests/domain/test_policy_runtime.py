@@ -64,6 +64,7 @@ DOCUMENT: dict[str, Any] = {
         "minDraftTokens": 1,
         "maxDraftTokens": 8,
         "minGainBasisPoints": 100,
+        "earlyStop": False,
     },
     "control": {"offPercent": 5, "slotSeconds": 20},
     "exactness": {"sampleBasisPoints": 250},
@@ -273,3 +274,11 @@ def test_a_request_steers_if_it_says_anything_about_speculation() -> None:
         wish.steers
         for wish in (OwnWish(off=True), OwnWish(max_draft_tokens=8), OwnWish(verification=Verification.COUPLED))
     )
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_drafting_ends_early_only_where_the_policy_says_so(early: bool) -> None:
+    document = {**DOCUMENT, "speculation": {**DOCUMENT["speculation"], "earlyStop": early}}
+    policy = parse_policy(json.dumps(document))
+    allowed = allowance(policy, policy.revisions[0], OwnWish(), has_draft=True, slot_on=True)
+    assert allowed.bounds.early_stop is early

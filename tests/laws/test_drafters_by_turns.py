@@ -11,9 +11,10 @@ from tests.laws.enumeration import Model, Numbers, Prefix, continued, law_of_pro
 from tests.laws.rounds import Rule, emitted, model
 
 from tandem_runtime.domain.block import verify_block
-from tandem_runtime.domain.drafting import Beliefs, Drafting
+from tandem_runtime.domain.drafting import Beliefs, Drafting, Looks
 from tandem_runtime.domain.lookahead import Bounds, Mode
 from tandem_runtime.domain.sampling import draw
+from tandem_runtime.domain.segments import Segment, Segments
 from tandem_runtime.domain.suffix import NGramText, SuffixText, Text
 from tandem_runtime.domain.tokens import Drafter, Round
 from tandem_runtime.domain.verification import verify_rejection
@@ -50,7 +51,8 @@ def by_turns(rule: Rule, text_of: Callable[[], Text]) -> tuple[dict[Prefix, Frac
     proposers: set[Drafter] = set()
 
     def process(numbers: Numbers) -> Prefix:
-        text, drafting = text_of(), Drafting((Drafter.MODEL, Drafter.NGRAM), Beliefs())
+        beliefs = Beliefs(Segments(), Segment("pair"), Looks())
+        text, drafting = text_of(), Drafting((Drafter.MODEL, Drafter.NGRAM), beliefs)
         text.read(PROMPT)
         said: Prefix = ()
         while len(said) < LENGTH:

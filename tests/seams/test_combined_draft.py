@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from tandem_runtime.combined import CombinedDraft, Member
-from tandem_runtime.domain.drafting import Beliefs, Drafting
+from tandem_runtime.domain.acceptance import UNKNOWN
+from tandem_runtime.domain.drafting import Beliefs, Drafting, Looks
 from tandem_runtime.domain.errors import BadRequest, DraftLost, NotANumber, SessionLost
 from tandem_runtime.domain.lookahead import Bounds, Mode
 from tandem_runtime.domain.patience import Patience
+from tandem_runtime.domain.segments import Segment, Segments
 from tandem_runtime.domain.tokens import (
     Capabilities,
     Drafter,
@@ -98,7 +100,7 @@ class Stage:
     verification: Verification = Verification.REJECTION
     model_length: int = 1000
     patience: dict[Drafter, Patience] = field(default_factory=lambda: {MODEL: Patience(), SUFFIX: Patience()})
-    beliefs: Beliefs = field(default_factory=Beliefs)
+    beliefs: Beliefs = field(default_factory=lambda: Beliefs(Segments(), Segment("pair"), Looks()))
     clock: HandClock = field(default_factory=HandClock)
 
     def __post_init__(self) -> None:
@@ -325,7 +327,7 @@ async def test_a_proposal_tells_what_is_believed_of_it() -> None:
     stage = await Stage(lookup=Scripted(8, survivals=(0.9, 0.8, 0.7, 0.6))).opened()
     assert (await stage.round()).survivals == (0.9, 0.8, 0.7, 0.6)
     stage.lookup.instead = silent
-    assert (await stage.round()).survivals == pytest.approx((0.7, 0.49, 0.343, 0.2401))
+    assert (await stage.round()).survivals == UNKNOWN.survivals(4)
 
 
 async def test_a_score_is_the_first_members_and_counts_as_committed() -> None:
@@ -342,5 +344,5 @@ async def test_rounds_teach_whose_proposal_they_took() -> None:
     stage = await Stage(lookup=Scripted(8, survivals=(0.99,) * 4)).opened()
     proposal = await stage.round(stood=4)
     stage.drafting.learn(Round(4, 4, 5, 0.0, 0.02, drafter=proposal.drafter), 1.0, warm=True)
-    assert stage.beliefs.of(SUFFIX).belief.tallies != ()
-    assert stage.beliefs.of(MODEL).belief.tallies == ()
+    assert stage.beliefs.of(SUFFIX).belief.acceptance != UNKNOWN
+    assert stage.beliefs.of(MODEL).belief.acceptance == UNKNOWN

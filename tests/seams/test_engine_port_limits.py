@@ -18,15 +18,42 @@ from tests.seams.port_words import (
 
 from tandem_runtime.domain.errors import BadRequest, DraftLost, Overloaded
 from tandem_runtime.domain.tokens import (
+    Proposal,
     SamplingParameters,
     ScoreTokens,
     SessionId,
     SparseRow,
+    Stop,
     TokenId,
     Verification,
 )
 
 pair = port_words.pair
+
+
+@pytest.mark.parametrize("verification", list(Verification))
+async def test_a_draft_ends_its_proposal_where_its_confidences_say(pair: Pair, verification: Verification) -> None:
+    with draft_of(pair.draft()) as draft:
+        for name in ("whole", "cut", "at once"):
+            await draft.open(opening(name, verification=verification))
+
+        async def proposed(name: str, stop: Stop | None) -> Proposal:
+            return await draft.propose(replace(propose_of(0, (), 6, name=name), stop=stop))
+
+        whole = await proposed("whole", Stop(0.0, (1.0,) * 16))
+        cut = await proposed("cut", Stop(0.5, (0.75,) * 16))
+        at_once = await proposed("at once", Stop(1.0, (1.0,) * 16))
+        after = (await draft.propose(propose_of(0, cut.ids[:1], 2, name="cut"))).ids
+    assert len(whole.confidences) == len(whole.ids) == 6
+    assert replace(cut, draft_seconds=0.0) == replace(whole.first(3), draft_seconds=0.0)
+    assert replace(at_once, draft_seconds=0.0) == replace(whole.first(1), draft_seconds=0.0)
+    assert len(after) == 2
+
+
+async def test_a_draft_that_is_not_asked_tells_no_confidence(pair: Pair) -> None:
+    with draft_of(pair.draft()) as draft:
+        await draft.open(opening())
+        assert (await draft.propose(propose_of(0, (), 3))).confidences == ()
 
 
 async def test_a_draft_with_a_full_context_proposes_less(pair: Pair) -> None:

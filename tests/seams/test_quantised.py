@@ -23,6 +23,7 @@ from tandem_runtime.engines.torch_engine.linear import multiplier_for
 from tandem_runtime.engines.torch_engine.loading import load_decoder
 from tandem_runtime.engines.torch_engine.quantised import (
     BITS,
+    NUMBERS_AT_ONCE,
     NativeQuantisedProduct,
     built,
     load_quantised,
@@ -143,6 +144,14 @@ def test_joined_and_split_weights_multiply_as_their_parts_do(width: int) -> None
     x, first, second = numbers(1, 3, 70), packed(numbers(2, 9, 70), bits=width), packed(numbers(3, 14, 70), bits=width)
     joined = native()(x, torch.cat((first, second)))
     assert bits(joined) == bits(torch.cat((native()(x, first), native()(x, second)), dim=1))
+
+
+@pytest.mark.parametrize("width", [8, 4])
+def test_a_weight_of_many_numbers_is_packed_as_its_parts_are(width: int) -> None:
+    weight = numbers(1, 2 * NUMBERS_AT_ONCE // 100 + 7, 100)
+    assert torch.equal(
+        packed(weight, bits=width), torch.cat([packed(part, bits=width) for part in torch.split(weight, 1000)])
+    )
 
 
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)

@@ -29,13 +29,13 @@ verification the law would be wrong.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
-from operator import mul
 from typing import NamedTuple, Protocol
 
-from tandem_runtime.domain.lookahead import Bounds, Choice, Lookahead, Mode, Rule, Why, conditional_acceptance
-from tandem_runtime.domain.tokens import Drafter, Round
+from tandem_runtime.domain.lookahead import Bounds, Choice, Mode, Rule, Shared, Why
+from tandem_runtime.domain.segments import Segment, Segments
+from tandem_runtime.domain.tokens import Drafter, Round, Stop
 
 SWITCH_GAIN = 0.05
 """Of the tokens of a round."""
@@ -69,14 +69,18 @@ class Pricing(Protocol):
 
     def unanswered(self) -> None: ...
 
+    def hear(self, *, matched: int, examined: int) -> None: ...
 
-def token_prices(why: Why) -> tuple[float, ...]:
-    """t_b / cost(K) for K = 1, 2, ...: what a round of K brings per expected token. Empty where no cost is known."""
-    predictions = why.predictions
-    survivals = accumulate(conditional_acceptance(why.belief, len(predictions)), mul)
-    expected = accumulate(survivals, initial=1.0)
-    next(expected)
-    return tuple(prediction.speed_up / tokens for prediction, tokens in zip(predictions, expected, strict=True))
+    @property
+    def listens(self) -> int | None: ...
+
+    def wakes(self, now: float) -> bool: ...
+
+
+def token_price(why: Why, k: int) -> float:
+    """p_k = t_b / cost(k); 1 where no cost is known."""
+    costs = why.costs
+    return 1.0 if costs is None else costs.baseline / costs.cost(k)
 
 
 def turn_of_guess(drafter: Drafter, survivals: tuple[float, ...], choice: Choice, *, pace: float) -> Turn | None:
@@ -87,9 +91,8 @@ def turn_of_guess(drafter: Drafter, survivals: tuple[float, ...], choice: Choice
     k = min(choice.k, len(survivals))
     if k == 0:
         return None
-    prices = token_prices(choice.why) or (1.0,) * k
     tokens = list(accumulate(survivals[:k], initial=1.0))[1:]
-    parts = [Turn(drafter, at + 1, tokens[at], prices[at] * tokens[at]) for at in range(k)]
+    parts = [Turn(drafter, j, tokens[j - 1], token_price(choice.why, j) * tokens[j - 1]) for j in range(1, k + 1)]
     return _if_it_pays(max(parts, key=lambda part: part.worth(pace)), choice, pace=pace)
 
 
@@ -97,10 +100,8 @@ def turn_of_asking(drafter: Drafter, choice: Choice, *, pace: float) -> Turn | N
     """What is expected of a drafter before it is asked; None where that is not worth a round."""
     if choice.k == 0:
         return None
-    predictions = choice.why.predictions
     tokens = 1 + sum(choice.survivals)
-    speed_up = predictions[choice.k - 1].speed_up if predictions else tokens
-    return _if_it_pays(Turn(drafter, choice.k, tokens, speed_up), choice, pace=pace)
+    return _if_it_pays(Turn(drafter, choice.k, tokens, token_price(choice.why, choice.k) * tokens), choice, pace=pace)
 
 
 def _if_it_pays(turn: Turn, choice: Choice, *, pace: float) -> Turn | None:
@@ -136,16 +137,16 @@ class Looks:
         self.after = min(2 * self.after, LOOK_AFTER_MOST_ROUNDS) if due else LOOK_AFTER_ROUNDS
 
 
+@dataclass(frozen=True, slots=True)
 class Beliefs:
-    """What all sessions of a revision share: a Lookahead for each drafter, and the model's looks."""
+    """What a session shares with others: a cell of its segment for each drafter, and the model's looks."""
 
-    def __init__(self) -> None:
-        self.looks = Looks()
-        self._lookaheads: dict[Drafter, Lookahead] = {}
+    segments: Segments
+    segment: Segment
+    looks: Looks
 
-    def of(self, drafter: Drafter) -> Lookahead:
-        """The one of that drafter, which knows nothing at first."""
-        return self._lookaheads.setdefault(drafter, Lookahead())
+    def of(self, drafter: Drafter) -> Shared:
+        return self.segments.cell(replace(self.segment, drafter=drafter))
 
 
 class Drafting:
@@ -154,7 +155,7 @@ class Drafting:
     def __init__(self, drafters: tuple[Drafter, ...], beliefs: Beliefs) -> None:
         self.drafters = drafters
         self._beliefs = beliefs
-        self._lookaheads = {drafter: beliefs.of(drafter) for drafter in drafters}
+        self._lookaheads = {drafter: beliefs.of(drafter).begin() for drafter in drafters}
         self._choices: dict[Drafter, Choice] = {}
         self._last: Drafter | None = None
         """Who proposed last."""
@@ -171,7 +172,7 @@ class Drafting:
             drafter: lookahead.choose(bounds, most, now, warm=self._is_warm(drafter, warm=warm))
             for drafter, lookahead in self._lookaheads.items()
         }
-        return max(self._choices.values(), key=lambda choice: choice.k)
+        return max(self._choices.values(), key=lambda choice: (choice.k, choice.plain_tokens is not None))
 
     def learn(self, round: Round, now: float, *, warm: bool) -> None:
         """Who proposed learns from it; a plain round is everybody's."""
@@ -192,6 +193,25 @@ class Drafting:
         for drafter, choice in self._choices.items():
             if choice.k:
                 self._lookaheads[drafter].unanswered()
+
+    def hear(self, *, matched: int, examined: int) -> None:
+        """What the only drafter would have had accepted."""
+        self._lookaheads[self.drafters[0]].hear(matched=matched, examined=examined)
+
+    @property
+    def listens(self) -> int | None:
+        """Only a model that drafts alone listens: lookups are asked ever again, and a model among them has looks."""
+        if self.drafters != (Drafter.MODEL,):
+            return None
+        return self._lookaheads[Drafter.MODEL].listens
+
+    def wakes(self, now: float) -> bool:
+        return any(lookahead.wakes(now) for lookahead in self._lookaheads.values())
+
+    def stop_of(self, drafter: Drafter) -> Stop | None:
+        """Where its drafting ends before K, if it may."""
+        choice = self._choices.get(drafter)
+        return None if choice is None else choice.stop
 
     def k_of(self, drafter: Drafter) -> int:
         """How much it may be asked for in this round."""

@@ -90,6 +90,7 @@ class SpeculationPolicy:
     min_draft_tokens: int = 1
     max_draft_tokens: int = 8
     min_gain_basis_points: int = 100
+    early_stop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +206,7 @@ def _speculation(fields: Fields) -> SpeculationPolicy:
             fields, "maxDraftTokens", path, high=LONGEST_PROPOSAL, default=default.max_draft_tokens
         ),
         min_gain_basis_points=_whole(fields, "minGainBasisPoints", path, default=default.min_gain_basis_points),
+        early_stop=_flag(fields, "earlyStop", path, default=default.early_stop),
     )
     if policy.min_draft_tokens > policy.max_draft_tokens:
         raise _wrong("speculation.minDraftTokens", policy.min_draft_tokens, f"at most {policy.max_draft_tokens}")
@@ -328,7 +330,8 @@ def _bounds(speculation: SpeculationPolicy, wish: OwnWish) -> Bounds:
     if wish.min_draft_tokens is not None:
         least = max(least, wish.min_draft_tokens)
     mode = Mode.ALWAYS if speculation.mode is SpeculationMode.ALWAYS else Mode.AUTO
-    return Bounds(min(least, most), most, mode, speculation.min_gain_basis_points / BASIS_POINTS)
+    min_gain = speculation.min_gain_basis_points / BASIS_POINTS
+    return Bounds(min(least, most), most, mode, min_gain, speculation.early_stop)
 
 
 def choose_verification(

@@ -28,6 +28,7 @@ from tandem_runtime.domain.tokens import (
     refuse_foreign_ids,
 )
 from tandem_runtime.engines.batched import BatchedEngine
+from tandem_runtime.engines.confidence import confidence
 from tandem_runtime.engines.jobs import Work
 from tandem_runtime.engines.lines import Want
 from tandem_runtime.engines.sampler import coupled_choice, guess, has_law
@@ -70,6 +71,7 @@ class BatchedDraft(BatchedEngine):
         settled = len(tokens)
         ids: list[TokenId] = []
         rows: list[SparseRow] = []
+        confidences: list[int] = []
         sharers: list[int] = []
         while len(ids) < request.k and len(tokens) <= self._capabilities.max_length:
             seen = yield Want(session.line, tokens, first=len(tokens) - 1, settled=settled)
@@ -80,12 +82,14 @@ class BatchedDraft(BatchedEngine):
             token, row = guessed
             ids.append(token)
             rows += [row] if row is not None else []
+            confidences += [_confidence(session, seen.logits)] if request.stop is not None else []
             tokens.append(token)
             session.commit(len(session.output), [token])  # the next round's base says how many of them stand
-            if token in self._end_tokens:
+            if token in self._end_tokens or (request.stop is not None and request.stop.ends(confidences)):
                 break
         q = tuple(rows) if session.request.verification is not Verification.COUPLED else None
-        return Proposal(tuple(ids), q, self._loop.now() - began, rows=round(fmean(sharers)) if sharers else 1)
+        shared = round(fmean(sharers)) if sharers else 1
+        return Proposal(tuple(ids), q, self._loop.now() - began, rows=shared, confidences=tuple(confidences))
 
     def _score(self, request: ScoreTokens) -> Work[tuple[bool, ...]]:
         session = self._sessions.find(request.session, request.incarnation)
@@ -130,6 +134,12 @@ def _guess(session: Session, logits: Logits, *, ahead: int) -> tuple[TokenId, Sp
         return None
     asked = session.request.verification
     return guess(row, session.parameters, verification=asked, position=len(session.output), ahead=ahead)
+
+
+def _confidence(session: Session, logits: Logits) -> int:
+    """In the guess that comes after `logits` [1, vocab]."""
+    asked = session.request
+    return confidence(logits[0], session.parameters, verification=asked.verification, position=len(session.output))
 
 
 def _would_guess(token: TokenId, row: Logits, parameters: SamplingParameters, position: int) -> bool:

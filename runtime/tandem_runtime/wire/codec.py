@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 from tandem_runtime.domain.adapters import AdapterDigest, AdapterFacts
 from tandem_runtime.domain.errors import BadRequest, TandemError
 from tandem_runtime.domain.tokens import (
+    CONFIDENCE_KINDS,
     Capabilities,
     Incarnation,
     Opened,
@@ -31,6 +32,7 @@ from tandem_runtime.domain.tokens import (
     ScoreTokens,
     SessionId,
     SparseRow,
+    Stop,
     TokenLogprob,
     Verdict,
     VerifyRound,
@@ -43,6 +45,7 @@ from tandem_runtime.wire.openings import VERIFICATIONS, open_message, open_value
 _MICROSECONDS = 1_000_000
 _BASIS_POINTS = 10_000
 _UINT32 = 2**32 - 1
+_BYTE = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +98,11 @@ def _fill_request(message: pb.Request, body: RequestBody) -> None:
         case OpenSession():
             message.open.CopyFrom(open_message(body))
         case VerifyRound():
-            q = _row_messages(body.proposal.q)
-            message.verify.CopyFrom(pb.Verify(round=body.round, offset=body.offset, ids=body.proposal.ids, q=q))
+            message.verify.CopyFrom(_verify_message(body))
         case RunRounds():
             message.run.CopyFrom(pb.Run(round=body.round, offset=body.offset, max_tokens=body.max_tokens))
         case ProposeRound():
-            message.propose.CopyFrom(pb.Propose(base=body.base, committed=body.committed, k=body.k))
+            message.propose.CopyFrom(_propose_message(body))
         case ScoreTokens():
             message.score.CopyFrom(pb.Score(base=body.base, ids=body.ids))
         case Cancel():
@@ -147,15 +149,14 @@ def decode_request(message: pb.Request, *, session: SessionId, incarnation: Inca
         case "open":
             return open_value(message.open, session)
         case "verify":
-            verify = message.verify
-            proposal = Proposal(ids=tuple(verify.ids), q=_row_values(verify.q, len(verify.ids), "proposal.q"))
-            return VerifyRound(session, incarnation, verify.round, verify.offset, proposal)
+            return _verify_value(message.verify, session, incarnation)
         case "run":
             run = message.run
             return RunRounds(session, incarnation, run.round, run.offset, run.max_tokens)
         case "propose":
             propose = message.propose
-            return ProposeRound(session, incarnation, propose.base, tuple(propose.committed), propose.k)
+            stop = _stop_value(propose.stop) if propose.HasField("stop") else None
+            return ProposeRound(session, incarnation, propose.base, tuple(propose.committed), propose.k, stop)
         case "score":
             return ScoreTokens(session, incarnation, message.score.base, tuple(message.score.ids))
         case "cancel":
@@ -164,6 +165,47 @@ def decode_request(message: pb.Request, *, session: SessionId, incarnation: Inca
             return Close()
         case _:
             raise BadRequest("a request without a kind that this release knows", parameter="kind")
+
+
+def _propose_message(value: ProposeRound) -> pb.Propose:
+    stop = None if value.stop is None else _stop_message(value.stop)
+    return pb.Propose(base=value.base, committed=value.committed, k=value.k, stop=stop)
+
+
+def _stop_message(value: Stop) -> pb.Stop:
+    acceptance = bytes(_scaled(each, _BYTE) for each in value.acceptance)
+    return pb.Stop(least_basis_points=_scaled(value.least, _BASIS_POINTS), acceptance=acceptance)
+
+
+def _stop_value(message: pb.Stop) -> Stop:
+    if len(message.acceptance) != CONFIDENCE_KINDS:
+        raise BadRequest(
+            f"propose.stop.acceptance has {len(message.acceptance)} bytes; send one for each of {CONFIDENCE_KINDS}",
+            parameter="propose.stop.acceptance",
+        )
+    return Stop(message.least_basis_points / _BASIS_POINTS, tuple(each / _BYTE for each in message.acceptance))
+
+
+def _verify_message(value: VerifyRound) -> pb.Verify:
+    return pb.Verify(
+        round=value.round,
+        offset=value.offset,
+        ids=value.proposal.ids,
+        q=_row_messages(value.proposal.q),
+        survivals=bytes(round(survival * _BYTE) for survival in value.survivals),
+    )
+
+
+def _verify_value(message: pb.Verify, session: SessionId, incarnation: Incarnation) -> VerifyRound:
+    k = len(message.ids)
+    if len(message.survivals) not in (0, k):
+        raise BadRequest(
+            f"survivals: {len(message.survivals)} bytes for {k} proposed ids; send one per id or none",
+            parameter="survivals",
+        )
+    proposal = Proposal(ids=tuple(message.ids), q=_row_values(message.q, k, "proposal.q"))
+    survivals = tuple(byte / _BYTE for byte in message.survivals)
+    return VerifyRound(session, incarnation, message.round, message.offset, proposal, survivals)
 
 
 # Replies --------------------------------------------------------------------------------------------------------------
@@ -241,6 +283,7 @@ def _proposal_message(value: Proposal) -> pb.Proposal:
         q=_row_messages(value.q),
         draft_microseconds=_scaled(value.draft_seconds, _MICROSECONDS),
         rows=_sharers(value.rows),
+        confidences=bytes(value.confidences),
     )
 
 
@@ -251,7 +294,17 @@ def _proposal_value(message: pb.Proposal) -> Proposal:
         q=_row_values(message.q, len(ids), "proposal.q"),
         draft_seconds=message.draft_microseconds / _MICROSECONDS,
         rows=message.rows or 1,
+        confidences=_confidence_values(message.confidences, len(ids)),
     )
+
+
+def _confidence_values(confidences: bytes, k: int) -> tuple[int, ...]:
+    if len(confidences) not in (0, k):
+        raise BadRequest(
+            f"proposal.confidences has {len(confidences)} bytes for {k} ids; send one per id or none",
+            parameter="proposal.confidences",
+        )
+    return tuple(confidences)
 
 
 def _sharers(rows: int) -> int:
@@ -269,8 +322,9 @@ def _verdict_message(value: Verdict) -> pb.Verdict:
         queue_microseconds=_scaled(value.queue_seconds, _MICROSECONDS),
         forward_microseconds=_scaled(value.forward_seconds, _MICROSECONDS),
         kv_used_basis_points=_scaled(value.kv_used, _BASIS_POINTS),
-        credits=value.credits,
+        credits_basis_points=[_scaled(each, _BASIS_POINTS) for each in value.credits],
         rows=_sharers(value.rows),
+        unjudged=value.unjudged,
     )
 
 
@@ -284,17 +338,18 @@ def _verdict_value(message: pb.Verdict) -> Verdict:
         queue_seconds=message.queue_microseconds / _MICROSECONDS,
         forward_seconds=message.forward_microseconds / _MICROSECONDS,
         kv_used=message.kv_used_basis_points / _BASIS_POINTS,
-        credits=_credit_values(message.credits),
+        credits=_credit_values(message.credits_basis_points),
         rows=message.rows or 1,
+        unjudged=message.unjudged,
     )
 
 
-def _credit_values(credits: Sequence[float]) -> tuple[float, ...]:
+def _credit_values(credits: Sequence[int]) -> tuple[float, ...]:
     for at, credit in enumerate(credits):
-        if not 0 <= credit <= 1:
-            path = f"verdict.credits[{at}]"
-            raise BadRequest(f"{path} is {credit}; a chance from 0 to 1 is needed", parameter=path)
-    return tuple(credits)
+        if credit > _BASIS_POINTS:
+            path = f"verdict.credits_basis_points[{at}]"
+            raise BadRequest(f"{path} is {credit}; a chance has {_BASIS_POINTS} at most", parameter=path)
+    return tuple(credit / _BASIS_POINTS for credit in credits)
 
 
 def _logprob_message(value: TokenLogprob) -> pb.TokenLogprob:
