@@ -434,3 +434,14 @@ def test_sessions_that_are_alike_share_one_belief() -> None:
         list(rounds(cell.begin(), 0.8, 40, seed))
     own = cell.begin()
     assert cell.belief.acceptance.survivals(8, ALIKE) == cell.belief.acceptance.survivals(8, own._own)
+
+
+def test_the_first_token_of_a_run_waits_for_others_and_tells_nothing_of_what_going_on_costs() -> None:
+    lookahead = Lookahead()
+    for now in range(4):
+        lookahead.choose(WIDE, 16, float(now), warm=False)
+        for seconds in (0.030, 0.015, 0.015):
+            lookahead.learn(Round(0, 0, 1, 0.0, seconds, seconds=seconds), float(now), warm=False)
+    model = lookahead.belief.costs.plain
+    assert model is not None
+    assert model.seconds(0, 1) == pytest.approx(0.015, rel=0.02)
