@@ -132,7 +132,7 @@ def test_a_long_prompt_is_read_in_chunks_beside_those_who_decode() -> None:
         long, short = await asyncio.gather(end(Need(600)), end(Need(1)))
         return long, short
 
-    assert run_virtually(main) == (pytest.approx(3 * STEP), pytest.approx(STEP))
+    assert run_virtually(main) == pytest.approx((3 * STEP, STEP))
 
 
 def test_stations_on_one_device_take_turns() -> None:

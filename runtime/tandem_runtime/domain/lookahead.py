@@ -215,7 +215,8 @@ def ending_early(choice: Choice, calibration: Calibration) -> Choice:
     why, costs = choice.why, choice.why.costs
     if costs is None:
         return replace(choice, stop=calibration.stop(0.0))
-    stop = calibration.stop(costs.per_token * (1 + sum(choice.survivals)) / costs.cost(choice.k))
+    share = costs.per_token * (1 + sum(choice.survivals)) / costs.cost(choice.k)
+    stop = calibration.stop(share, level=choice.survivals[0])
     if not calibration.is_known or why.rule not in (Rule.PAYS, Rule.ALWAYS):
         return replace(choice, stop=stop)
     return Choice(why.bounds.maximum, why.survivals, why, stop=stop)
