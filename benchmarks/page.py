@@ -48,6 +48,11 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
         Headline("rig_speedup", "suffix over plain on replayed edits and quotes, virtual time", "≥ 3"),
         Headline("cpu_speedup", "the same on the real engine", "≥ 1.5"),
     ),
+    "early_stop": (
+        Headline("gain_mean", "speed with early stopping over K alone, geometric mean over traces and rigs"),
+        Headline("gain_worst", "the worst of them"),
+        Headline("gain_best", "the best"),
+    ),
     "engine_cpu": (
         Headline("plain_ratio_1", "plain, 1 stream, over the best peer", "≥ 1.0"),
         Headline("plain_ratio_4", "4 streams"),
