@@ -113,7 +113,7 @@ def lookup_outcomes(lookup: Text, prompt: Sequence[TokenId], output: Sequence[To
     lookup.read(prompt)
     guesses: list[tuple[TokenId, ...]] = []
     for token in output:
-        guesses.append(lookup.guess(1))
+        guesses.append(lookup.guess(1).ids)
         lookup.hear((token,))
     bits = _bits(guessed == (token,) for guessed, token in zip(guesses, output, strict=True))
     return bits, _bits(bool(guessed) for guessed in guesses)
