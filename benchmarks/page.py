@@ -51,6 +51,7 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
     "early_stop": (
         Headline("gain_mean", "ending proposals early over K alone, recorded traces, geometric mean"),
         Headline("gain_worst", "the worst of them"),
+        Headline("gain_best", "the best"),
     ),
     "engine_cpu": (
         Headline("plain_ratio_1", "plain, 1 stream, over the best peer", "≥ 1.0"),

@@ -15,7 +15,7 @@ from tandem_runtime.domain.drafting import Beliefs, Drafting
 from tandem_runtime.domain.errors import Overloaded, TargetLost
 from tandem_runtime.domain.evidence import Arm
 from tandem_runtime.domain.lookahead import Bounds
-from tandem_runtime.domain.policy import OwnWish, allowance, choose_verification, lookup_role
+from tandem_runtime.domain.policy import LOOKUPS, OwnWish, allowance, choose_verification, lookup_role
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.tokens import Capabilities, Drafter, Round, Verification
 from tandem_runtime.drafters import LookupDraft, draft_capabilities
@@ -37,6 +37,11 @@ class Fleet:
 
     targets: Pool[TargetEngine]
     drafts: Pool[DraftEngine]
+
+    def draft_pods(self) -> dict[str, int]:
+        """As `Pool.admitted`, without the lookups, which are in this process."""
+        lookups = {lookup_role(drafter) for drafter in LOOKUPS}
+        return {role: count for role, count in self.drafts.admitted().items() if role not in lookups}
 
 
 def lookup_replica(lookup: LookupDraft) -> Replica[DraftEngine]:

@@ -164,7 +164,7 @@ class Gateway:
         return self.books.ledger.document(
             wall=self.clock.wall(),
             policy=0 if policy is None else policy.number,
-            admitted={"targets": self.fleet.targets.admitted(), "drafts": self.fleet.drafts.admitted()},
+            admitted={"targets": self.fleet.targets.admitted(), "drafts": self.fleet.draft_pods()},
             serving=self.ready,
         )
 
