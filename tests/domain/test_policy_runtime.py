@@ -27,7 +27,7 @@ from tandem_runtime.domain.policy import (
     choose_verification,
     parse_policy,
 )
-from tandem_runtime.domain.tokens import Verification
+from tandem_runtime.domain.tokens import Drafter, Verification
 
 STABLE = PairRevision(RevisionName("6f2c9a41"), RoleHash("91ab02c4"), RoleHash("0be3fa77"), 90)
 CANARY = PairRevision(RevisionName("b07d51ee"), RoleHash("91ab02c4"), RoleHash("77aa0c12"), 10)
@@ -119,6 +119,13 @@ def test_what_is_left_out_has_its_default(path: str, expected: Policy) -> None:
     assert parse_policy(changed(path, ...)) == expected
 
 
+def test_a_revision_may_have_lookups_beside_its_draft_or_alone() -> None:
+    both = parse_policy(changed("revisions.0.lookups", ["Suffix"])).revisions[0]
+    alone = replace(parse_policy(changed("revisions.0.lookups", ["NGram", "Suffix"])).revisions[0], draft=None)
+    assert both.drafters == (Drafter.MODEL, Drafter.SUFFIX)
+    assert alone.drafters == (Drafter.NGRAM, Drafter.SUFFIX)
+
+
 def test_a_pair_may_have_no_draft() -> None:
     for value in (None, ...):
         assert parse_policy(changed("revisions.0.draft", value)).revisions[0].draft is None
@@ -145,6 +152,10 @@ def test_a_pair_may_have_no_draft() -> None:
         ("revisions.1.weight", 11, "revisions[].weight"),
         ("revisions.1.weight", 101, "revisions[1].weight"),
         ("revisions.1.shadow", True, "revisions[1].weight"),
+        ("revisions.0.lookups", "Suffix", "revisions[0].lookups"),
+        ("revisions.0.lookups", ["Model"], "revisions[0].lookups"),
+        ("revisions.0.lookups", [["Suffix"]], "revisions[0].lookups"),
+        ("revisions.0.lookups", ["Suffix", "Suffix"], "revisions[0].lookups"),
         ("revisions.1.speculate", "no", "revisions[1].speculate"),
         ("assignment", "Load", "assignment"),
         ("speculation", [], "speculation"),

@@ -487,8 +487,13 @@ def unconvinced(*, right: bool, faults: dict[int, Fault] | None = None) -> tuple
     stage.session = Session(replace(stage.request, endings=Endings(64)))
     cell = Shared()
     for k in (4, 0) * 20:
-        seconds = {"forward_seconds": 0.018, "drafting_seconds": 0.004 * k, "seconds": 0.019 + 0.004 * k}
-        cell.begin().learn(Round(k, 0, 1, 0.02, 0.019, **(seconds if k else {"seconds": 0.015})), 100.0, warm=True)
+        round = Round(
+            *(k, 0, 1, 0.02, 0.019),
+            forward_seconds=0.018 if k else 0.0,
+            drafting_seconds=0.004 * k,
+            seconds=0.019 + 0.004 * k if k else 0.015,
+        )
+        cell.begin().learn(round, 100.0, warm=True)
     cell.hear(matched=0, examined=64)
     stage.lookahead = cell.begin()
     return stage, draft

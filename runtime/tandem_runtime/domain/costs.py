@@ -156,10 +156,13 @@ class Costs:
             return Model(fixed, draft_token, verify_token, None)
         return Model(fixed, draft_token, verify_token, plain.seconds(0, rows), plain.doubt(now))
 
-    def learned(self, round: Round, now: float) -> "Costs":
-        """After one more round of a session that had nothing to catch up with."""
+    def learned(self, round: Round, now: float, *, waited: bool = False) -> "Costs":
+        """After one more round of a session that had nothing to catch up with. A plain one that may have `waited` for
+        the step under way bounds t_b from above."""
         if not _sensible(round):
             return self
+        if waited and round.proposed == 0 and (self.plain is None or round.seconds > self.plain.seconds(0, round.rows)):
+            return self if self.plain else replace(self, plain=begun(round.seconds, 0, round.rows, now).loosened())
         if not self._unlike(round):
             return self._followed(round, now)
         if round.proposed == 0:

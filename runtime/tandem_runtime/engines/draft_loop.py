@@ -10,6 +10,7 @@ Every failure is a DraftLost: whatever the reason, the driver goes on with K = 0
 """
 
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any, ClassVar, TypeVar
 
@@ -46,7 +47,8 @@ class BatchedDraft(BatchedEngine):
     forgotten: ClassVar = DraftLost
 
     async def open(self, request: OpenSession) -> Opened:
-        return await _or_lost(self._admit(request))
+        """Whatever the target answers with: this model drafts alone."""
+        return await _or_lost(self._admit(replace(request, adapter=None)))
 
     async def propose(self, request: ProposeRound) -> Proposal:
         return await _or_lost(self._loop.submit(request.session, self._propose(request)))
