@@ -69,8 +69,9 @@ async def generate(
                     yield finish
                     return
                 case Choose(most):
-                    choice = lookahead.choose(allowance(), most, clock.monotonic(), warm=executor.warm)
-                    session.chosen(choice.k)
+                    bounds = allowance()
+                    choice = lookahead.choose(bounds, most, clock.monotonic(), warm=executor.warm)
+                    session.chosen(choice.k, lookahead.foresight.look(choice.survivals, bounds.overlap))
                 case command:
                     await executor.carry_out(command)
     except (asyncio.CancelledError, GeneratorExit):

@@ -22,6 +22,7 @@ from tandem_runtime.domain.errors import (
     TargetLost,
 )
 from tandem_runtime.domain.tokens import (
+    Ahead,
     Capabilities,
     Grammar,
     GrammarKind,
@@ -91,7 +92,10 @@ def proposals(draw: st.DrawFn, *, seconds: bool = True) -> Proposal:
     proposed = draw(ids)
     q = draw(st.none() | st.lists(rows(), min_size=len(proposed), max_size=len(proposed)).map(tuple))
     proposal = Proposal(ids=proposed, q=q or None)
-    return replace(proposal, draft_seconds=draw(micro), rows=draw(sharers)) if seconds else proposal
+    if not seconds:
+        return proposal
+    ahead = draw(st.none() | st.builds(Ahead, st.booleans(), counts))
+    return replace(proposal, draft_seconds=draw(micro), rows=draw(sharers), ahead=ahead)
 
 
 requests: st.SearchStrategy[RequestBody] = st.one_of(
@@ -111,7 +115,9 @@ requests: st.SearchStrategy[RequestBody] = st.one_of(
     ),
     st.builds(VerifyRound, st.just(SESSION), incarnations, counts, counts, proposals(seconds=False)),
     st.builds(RunRounds, st.just(SESSION), incarnations, counts, counts, counts),
-    st.builds(ProposeRound, st.just(SESSION), incarnations, counts, ids, counts),
+    st.builds(
+        ProposeRound, st.just(SESSION), incarnations, counts, ids, counts, fan_out=ids, enough=st.none() | sharers
+    ),
     st.builds(ScoreTokens, st.just(SESSION), incarnations, counts, ids),
     st.just(Cancel()),
     st.just(Close()),

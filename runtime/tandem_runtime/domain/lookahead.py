@@ -29,6 +29,7 @@ from enum import StrEnum
 from itertools import accumulate
 from operator import mul
 
+from tandem_runtime.domain.ahead import Foresight, Overlap
 from tandem_runtime.domain.tokens import Round
 
 PRIOR_ACCEPTANCE = 0.7
@@ -71,6 +72,7 @@ class Bounds:
     maximum: int
     mode: Mode = Mode.AUTO
     min_gain: float = 0.01
+    overlap: Overlap = Overlap.OFF
 
 
 OFF = Bounds(0, 0)
@@ -369,6 +371,8 @@ def _learn_costs(costs: Costs, round: Round, now: float) -> Costs:
     forward = {**costs.forward, round.proposed: _learned(known, forward_seconds, now)}
     if round.proposed == 0:
         return replace(costs, forward=forward, plain_token=_learned(costs.plain_token, round.seconds, now))
+    if round.ahead is not None and round.ahead.hit:
+        return replace(costs, forward=forward)
     drafting_seconds = round.drafting_seconds or round.draft_seconds
     overhead_seconds = max(round.seconds - drafting_seconds - forward_seconds, 0.0)
     return replace(
@@ -391,6 +395,7 @@ class Lookahead:
 
     def __init__(self, belief: Belief | None = None) -> None:
         self.belief = belief or Belief()
+        self.foresight = Foresight()
 
     def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> Choice:
         """K within `bounds`, cut to the `most` that the session has room for."""
@@ -399,6 +404,7 @@ class Lookahead:
 
     def learn(self, round: Round, now: float, *, warm: bool) -> None:
         self.belief = learn(self.belief, round, now, warm=warm)
+        self.foresight.learn(round)
 
     def unanswered(self) -> None:
         """A draft was asked for a proposal and had none."""

@@ -17,6 +17,7 @@ from collections import deque
 from dataclasses import replace
 from typing import assert_never
 
+from tandem_runtime.domain.ahead import NOTHING_AHEAD, Outlook
 from tandem_runtime.domain.commands import (
     Choose,
     Command,
@@ -85,6 +86,7 @@ class Session:
         self._draft_resumes_at: int | None = 0
         self._proposal = Proposal()
         self._k = 0
+        self._outlook = NOTHING_AHEAD
         self._silences = 0
         """How often in a row the draft had nothing to offer."""
         self._run = RunRounds(request.session, Incarnation(""), 0, 0, 0)
@@ -137,12 +139,12 @@ class Session:
         self._move(Signal.OPENED)
         self._target.opened(opened)
 
-    def chosen(self, k: int) -> None:
-        """K for the next round; at most what Choose said."""
+    def chosen(self, k: int, outlook: Outlook = NOTHING_AHEAD) -> None:
+        """K for the next round, at most what Choose said, and what the draft is to prepare for those after it."""
         self._demand(Signal.WILL_RUN)
         if not 0 <= k <= self._most():
             raise OutOfOrder(f"K = {k} was chosen where at most {self._most()} tokens fit")
-        self._k = k
+        self._k, self._outlook = k, outlook
         if k == 0:
             self._will_run()
         else:
@@ -269,7 +271,15 @@ class Session:
 
     def _propose_round(self) -> ProposeRound:
         committed = tuple(self._output[self._draft_base :])
-        return ProposeRound(self.request.session, self._draft.incarnation, self._draft_base, committed, self._k)
+        return ProposeRound(
+            session=self.request.session,
+            incarnation=self._draft.incarnation,
+            base=self._draft_base,
+            committed=committed,
+            k=self._k,
+            fan_out=self._outlook.fan_out,
+            enough=self._outlook.enough,
+        )
 
     def _verify_round(self) -> VerifyRound:
         return VerifyRound(
@@ -329,6 +339,7 @@ class Session:
             prefill=prefill,
             rows=verdict.rows,
             draft_rows=self._proposal.rows,
+            ahead=self._proposal.ahead,
         )
         return replace(round, credits=verdict.credits[: round.examined])
 

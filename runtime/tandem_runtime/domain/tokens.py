@@ -140,6 +140,8 @@ class Proposal:
     draft_seconds: float = 0.0
     rows: int = 1
     """How many sessions shared the draft's steps, this one included: the mean over its steps, rounded."""
+    ahead: "Ahead | None" = None
+    """What came of drafting ahead for this proposal; None: nothing was."""
 
     def first(self, k: int) -> "Proposal":
         """Its first `k` guesses."""
@@ -236,13 +238,20 @@ class RunRounds:
 
 @dataclass(frozen=True, slots=True)
 class ProposeRound:
-    """Offer `k` tokens after the output so far. `committed` holds the tokens committed since `base` (an offset)."""
+    """Offer `k` tokens after the output so far. `committed` holds the tokens committed since `base` (an offset).
+
+    `fan_out` and `enough` are about drafting ahead (see `domain.ahead`); who cannot do it need not heed them."""
 
     session: SessionId
     incarnation: Incarnation
     base: int
     committed: tuple[TokenId, ...]
     k: int
+    fan_out: tuple[int, ...] = ()
+    """Once this is answered, prepare answers to the next round: for the outcome that the first j of these tokens stand,
+    `fan_out[j]` guesses of the token that follows them; for the outcome that all stand, `fan_out[k]`. Empty: none."""
+    enough: int | None = None
+    """If an answer was prepared, so many tokens of it are to be offered at once rather than `k` later; None: `k`."""
 
 
 @dataclass(frozen=True, slots=True)

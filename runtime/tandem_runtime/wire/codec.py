@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 from tandem_runtime.domain.adapters import AdapterDigest, AdapterFacts
 from tandem_runtime.domain.errors import BadRequest, TandemError
 from tandem_runtime.domain.tokens import (
+    Ahead,
     Capabilities,
     Incarnation,
     Opened,
@@ -100,7 +101,7 @@ def _fill_request(message: pb.Request, body: RequestBody) -> None:
         case RunRounds():
             message.run.CopyFrom(pb.Run(round=body.round, offset=body.offset, max_tokens=body.max_tokens))
         case ProposeRound():
-            message.propose.CopyFrom(pb.Propose(base=body.base, committed=body.committed, k=body.k))
+            message.propose.CopyFrom(_propose_message(body))
         case ScoreTokens():
             message.score.CopyFrom(pb.Score(base=body.base, ids=body.ids))
         case Cancel():
@@ -154,8 +155,7 @@ def decode_request(message: pb.Request, *, session: SessionId, incarnation: Inca
             run = message.run
             return RunRounds(session, incarnation, run.round, run.offset, run.max_tokens)
         case "propose":
-            propose = message.propose
-            return ProposeRound(session, incarnation, propose.base, tuple(propose.committed), propose.k)
+            return _propose_value(message.propose, session, incarnation)
         case "score":
             return ScoreTokens(session, incarnation, message.score.base, tuple(message.score.ids))
         case "cancel":
@@ -164,6 +164,24 @@ def decode_request(message: pb.Request, *, session: SessionId, incarnation: Inca
             return Close()
         case _:
             raise BadRequest("a request without a kind that this release knows", parameter="kind")
+
+
+def _propose_message(value: ProposeRound) -> pb.Propose:
+    return pb.Propose(
+        base=value.base, committed=value.committed, k=value.k, fan_out=value.fan_out, enough=value.enough or 0
+    )
+
+
+def _propose_value(message: pb.Propose, session: SessionId, incarnation: Incarnation) -> ProposeRound:
+    return ProposeRound(
+        session=session,
+        incarnation=incarnation,
+        base=message.base,
+        committed=tuple(message.committed),
+        k=message.k,
+        fan_out=tuple(message.fan_out),
+        enough=message.enough or None,
+    )
 
 
 # Replies --------------------------------------------------------------------------------------------------------------
@@ -241,6 +259,7 @@ def _proposal_message(value: Proposal) -> pb.Proposal:
         q=_row_messages(value.q),
         draft_microseconds=_scaled(value.draft_seconds, _MICROSECONDS),
         rows=_sharers(value.rows),
+        ahead=None if value.ahead is None else pb.Ahead(hit=value.ahead.hit, wasted=value.ahead.wasted),
     )
 
 
@@ -251,6 +270,7 @@ def _proposal_value(message: pb.Proposal) -> Proposal:
         q=_row_values(message.q, len(ids), "proposal.q"),
         draft_seconds=message.draft_microseconds / _MICROSECONDS,
         rows=message.rows or 1,
+        ahead=Ahead(message.ahead.hit, message.ahead.wasted) if message.HasField("ahead") else None,
     )
 
 

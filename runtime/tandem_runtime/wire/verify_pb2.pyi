@@ -269,14 +269,18 @@ class Run(_message.Message):
     def __init__(self, round: _Optional[int] = ..., offset: _Optional[int] = ..., max_tokens: _Optional[int] = ...) -> None: ...
 
 class Propose(_message.Message):
-    __slots__ = ("base", "committed", "k")
+    __slots__ = ("base", "committed", "k", "fan_out", "enough")
     BASE_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     K_FIELD_NUMBER: _ClassVar[int]
+    FAN_OUT_FIELD_NUMBER: _ClassVar[int]
+    ENOUGH_FIELD_NUMBER: _ClassVar[int]
     base: int
     committed: _containers.RepeatedScalarFieldContainer[int]
     k: int
-    def __init__(self, base: _Optional[int] = ..., committed: _Optional[_Iterable[int]] = ..., k: _Optional[int] = ...) -> None: ...
+    fan_out: _containers.RepeatedScalarFieldContainer[int]
+    enough: int
+    def __init__(self, base: _Optional[int] = ..., committed: _Optional[_Iterable[int]] = ..., k: _Optional[int] = ..., fan_out: _Optional[_Iterable[int]] = ..., enough: _Optional[int] = ...) -> None: ...
 
 class Score(_message.Message):
     __slots__ = ("base", "ids")
@@ -333,16 +337,26 @@ class Ended(_message.Message):
     def __init__(self) -> None: ...
 
 class Proposal(_message.Message):
-    __slots__ = ("ids", "q", "draft_microseconds", "rows")
+    __slots__ = ("ids", "q", "draft_microseconds", "rows", "ahead")
     IDS_FIELD_NUMBER: _ClassVar[int]
     Q_FIELD_NUMBER: _ClassVar[int]
     DRAFT_MICROSECONDS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
     ids: _containers.RepeatedScalarFieldContainer[int]
     q: _containers.RepeatedCompositeFieldContainer[SparseRow]
     draft_microseconds: int
     rows: int
-    def __init__(self, ids: _Optional[_Iterable[int]] = ..., q: _Optional[_Iterable[_Union[SparseRow, _Mapping]]] = ..., draft_microseconds: _Optional[int] = ..., rows: _Optional[int] = ...) -> None: ...
+    ahead: Ahead
+    def __init__(self, ids: _Optional[_Iterable[int]] = ..., q: _Optional[_Iterable[_Union[SparseRow, _Mapping]]] = ..., draft_microseconds: _Optional[int] = ..., rows: _Optional[int] = ..., ahead: _Optional[_Union[Ahead, _Mapping]] = ...) -> None: ...
+
+class Ahead(_message.Message):
+    __slots__ = ("hit", "wasted")
+    HIT_FIELD_NUMBER: _ClassVar[int]
+    WASTED_FIELD_NUMBER: _ClassVar[int]
+    hit: bool
+    wasted: int
+    def __init__(self, hit: _Optional[bool] = ..., wasted: _Optional[int] = ...) -> None: ...
 
 class Scored(_message.Message):
     __slots__ = ("matches",)

@@ -1,0 +1,241 @@
+"""Knows which answers are worth preparing while a proposal is verified, and whether preparing any pays at all.
+
+Refuses to know what tokens are guessed, who drafts them, clocks and sessions.
+
+**Drafting ahead** (SSD, "speculative speculative decoding", 2026, arXiv 2603.03251). A proposal's verdict is
+"the first j tokens stand, then y follows". While the target works it out, the draft prepares the next proposal for
+*branches* (j, y): if the verdict is one of them, its proposal is there at once. What is prepared for a branch is what
+would have been proposed after it anyway, token by token: the same model, the same prefix, the same noise. So neither
+text nor law can depend on it, in any mode of verification.
+
+**Which branches.** With survivals s_i, the believed chance that tokens 1 to i all stand (s_0 = 1), exactly j of K stand
+with chance
+
+    o_j = s_j - s_(j+1)  for j < K,      o_K = s_K
+
+Of y the draft has a ranking of its own. Draft and target rank with the same noise in coupled mode, so where the draft's
+first choice is right with chance a, its choice number r (from 0) is right with about a LESS_EACH^r, given that those
+before it are wrong: for j < K number 0 was the proposed token itself, which is wrong by then. Branches are taken in the
+order of their chances, so guesses go where rejections are likely, and one each to all outcomes that matter. In the
+other modes the target draws by itself, and the same order is right with smaller chances.
+
+**How much of it is enough.** Tokens that are prepared cost nothing more. One that is not yet costs t_d, and the round R
+beside drafting, so by the marginal rule of `lookahead` it is worth waiting for as long as s_(n+1) R > t_d E(n).
+
+**Whether.** A hit saves the K t_d of drafting on demand, at the measured rate of hits. What is drafted ahead and wasted
+costs nobody anything while the draft serves one session: it would idle. Where B rows share its steps, each wasted token
+makes a step longer by the cost of a row for the B - 1 others. Auto drafts ahead while the first exceeds the second, and
+beyond a share more before it begins again. What it knows of hits fades while it does not. The cost of a row is the
+slope of the line through t_d by B, held to ROW_SHARE of t_d as far as B did not vary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from heapq import heapify, heappop, heappush
+
+from tandem_runtime.domain.tokens import Round
+
+BRANCHES = 8
+"""Rows that a session adds to the draft's steps. On an accelerator that waits for memory each adds some 3 %."""
+LEAST_CHANCE = 0.01
+"""A branch that is less likely is not worth its row."""
+LESS_EACH = 0.85
+"""How much less often each further guess is right, given that those before it were wrong: simulated for laws that
+differ by Gaussian noise in the logits, .67 and .57 behind .81, .54 and .52 behind .72."""
+UNKNOWN_ACCEPTANCE = 0.7
+"""Of the token after all proposed ones, where nothing was believed of any."""
+PRIOR_HITS, PRIOR_STRENGTH = 0.7, 8.0
+"""In rounds: the prior of the rate of hits speaks until about so many answers were prepared."""
+KEPT_PER_ROUND = 0.97
+ROW_SHARE = 0.03
+"""What a row adds to a step, as a share of t_d, on an accelerator that waits for memory."""
+SPREAD_TO_BELIEVE = 1.0
+"""In squared rows: how much B must vary before the line through t_d by B is believed half."""
+BEGINS_AGAIN = 1.25
+"""How far the gain must exceed the harm where nothing is drafted ahead at present."""
+
+
+class Overlap(StrEnum):
+    """Whether the draft works while the target verifies."""
+
+    AUTO = "Auto"
+    ON = "On"
+    OFF = "Off"
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a draft is told about drafting ahead; see `tokens.ProposeRound`."""
+
+    fan_out: tuple[int, ...] = ()
+    enough: int | None = None
+
+
+NOTHING_AHEAD = Outlook()
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What drafting costs: `token_seconds` t_d per token, `row_seconds` what one more row adds to a step of the draft,
+    `round_seconds` R, a round beside drafting."""
+
+    token_seconds: float
+    row_seconds: float
+    round_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Decayed sums over rounds whose proposals were drafted on demand: B rows shared the draft's steps, t_d seconds
+    each, and the round took R seconds beside."""
+
+    count: float = 0.0
+    rows: float = 0.0
+    rows_squared: float = 0.0
+    seconds: float = 0.0
+    rows_seconds: float = 0.0
+    beside: float = 0.0
+
+    def told(self, round: Round) -> "Sums":
+        kept, rows = KEPT_PER_ROUND, round.draft_rows
+        drafting = round.drafting_seconds or round.draft_seconds
+        seconds = drafting / round.proposed
+        return Sums(
+            count=kept * self.count + 1,
+            rows=kept * self.rows + rows,
+            rows_squared=kept * self.rows_squared + rows * rows,
+            seconds=kept * self.seconds + seconds,
+            rows_seconds=kept * self.rows_seconds + rows * seconds,
+            beside=kept * self.beside + max(round.seconds - drafting, 0.0),
+        )
+
+    @property
+    def mean_rows(self) -> float:
+        return self.rows / self.count if self.count else 1.0
+
+    @property
+    def costs(self) -> Costs | None:
+        """None, where nothing was seen."""
+        if not self.count:
+            return None
+        rows, seconds = self.rows / self.count, self.seconds / self.count
+        spread = self.rows_squared / self.count - rows * rows
+        tilt = self.rows_seconds / self.count - rows * seconds
+        slope = (tilt + SPREAD_TO_BELIEVE * ROW_SHARE * seconds) / (spread + SPREAD_TO_BELIEVE)
+        return Costs(seconds, max(slope, 0.0), self.beside / self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """What came of drafting ahead lately, in decayed counts of rounds."""
+
+    hits: float = 0.0
+    misses: float = 0.0
+    wasted: float = 0.0
+    """Tokens, in the rounds of `hits` and `misses` together."""
+    sums: Sums = Sums()
+    is_ahead: bool = True
+    """The last choice."""
+
+    @property
+    def rate(self) -> float:
+        """Hits per round for which something was prepared."""
+        return (self.hits + PRIOR_HITS * PRIOR_STRENGTH) / (self.hits + self.misses + PRIOR_STRENGTH)
+
+    @property
+    def waste(self) -> float:
+        """Tokens wasted per round; nothing, before anything was prepared."""
+        return self.wasted / (self.hits + self.misses) if self.hits + self.misses else 0.0
+
+
+def learn(belief: Belief, round: Round) -> Belief:
+    """The belief after a round. One that read a prompt, or proposed nothing, tells nothing."""
+    if round.prefill or not round.proposed:
+        return belief
+    kept, ahead = KEPT_PER_ROUND, round.ahead
+    hit = ahead is not None and ahead.hit
+    return replace(
+        belief,
+        hits=kept * belief.hits + hit,
+        misses=kept * belief.misses + (ahead is not None and not hit),
+        wasted=kept * belief.wasted + (0 if ahead is None else ahead.wasted),
+        sums=belief.sums if hit else belief.sums.told(round),
+    )
+
+
+def look(belief: Belief, survivals: Sequence[float], overlap: Overlap) -> tuple[Outlook, Belief]:
+    """What the draft is to prepare for the rounds after one of K = len(survivals) tokens, and the belief that remembers
+    the choice. Where no cost is known yet, it is tried."""
+    if not survivals:
+        return NOTHING_AHEAD, belief
+    costs = belief.sums.costs
+    is_ahead = _pays(belief, len(survivals), costs, overlap)
+    chosen = replace(belief, is_ahead=is_ahead)
+    if not is_ahead:
+        return NOTHING_AHEAD, chosen
+    return Outlook(fan_out(survivals), None if costs is None else enough(survivals, costs)), chosen
+
+
+def _pays(belief: Belief, k: int, costs: Costs | None, overlap: Overlap) -> bool:
+    if overlap is not Overlap.AUTO or costs is None:
+        return overlap is not Overlap.OFF
+    gain = belief.rate * k * costs.token_seconds
+    harm = belief.waste * costs.row_seconds * max(belief.sums.mean_rows - 1, 0.0)
+    return gain > harm * (1.0 if belief.is_ahead else BEGINS_AGAIN)
+
+
+class Foresight:
+    """The one cell that the sessions of a segment share: holds the belief, adds no rule."""
+
+    def __init__(self) -> None:
+        self.belief = Belief()
+
+    def look(self, survivals: Sequence[float], overlap: Overlap) -> Outlook:
+        outlook, self.belief = look(self.belief, survivals, overlap)
+        return outlook
+
+    def learn(self, round: Round) -> None:
+        self.belief = learn(self.belief, round)
+
+
+def fan_out(survivals: Sequence[float], *, branches: int = BRANCHES) -> tuple[int, ...]:
+    """How many guesses of the next token each outcome is worth, for 0 to K accepted tokens; K + 1 numbers.
+
+    fan_out((.8, .64, .51, .41)) = (2, 2, 1, 1, 2).
+    """
+    counts = [0] * (len(survivals) + 1)
+    waiting = [(-chance * right, at, chance, right) for at, (chance, right) in enumerate(_outcomes(survivals))]
+    heapify(waiting)
+    for _ in range(branches):
+        worth, at, chance, right = heappop(waiting)
+        if -worth < LEAST_CHANCE:
+            break
+        counts[at] += 1
+        left, further = chance * (1 - right), right * LESS_EACH
+        heappush(waiting, (-left * further, at, left, further))
+    return tuple(counts)
+
+
+def enough(survivals: Sequence[float], costs: Costs) -> int:
+    """How many prepared tokens are worth more at once than one more of them later; at least 1.
+
+    With t_d 4 and R 19 milliseconds: 2 at an acceptance of .8, 3 at .9.
+    """
+    expected = 1.0
+    for count, survival in enumerate(survivals):
+        if count and survival * costs.round_seconds <= costs.token_seconds * expected:
+            return count
+        expected += survival
+    return max(len(survivals), 1)
+
+
+def _outcomes(survivals: Sequence[float]) -> list[tuple[float, float]]:
+    """For 0 to K accepted tokens the chance of that, and how likely the first guess at what follows is right."""
+    found: list[tuple[float, float]] = []
+    before, right = 1.0, UNKNOWN_ACCEPTANCE
+    for survival in survivals:
+        right = min(survival / before, 1.0) if before > 0 else 0.0
+        found.append((max(before - survival, 0.0), right * LESS_EACH))
+        before = survival
+    return [*found, (before, right)]
