@@ -10,11 +10,13 @@ Every failure is a DraftLost: whatever the reason, the driver goes on with K = 0
 """
 
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any, ClassVar, TypeVar
 
 from tandem_runtime.domain.errors import BadRequest, DraftLost, TandemError
 from tandem_runtime.domain.tokens import (
+    Ahead,
     Opened,
     OpenSession,
     Proposal,
@@ -26,6 +28,7 @@ from tandem_runtime.domain.tokens import (
     Verification,
     refuse_foreign_ids,
 )
+from tandem_runtime.engines.ahead import Drafted, Guessing, Preparation
 from tandem_runtime.engines.batched import BatchedEngine
 from tandem_runtime.engines.jobs import Work
 from tandem_runtime.engines.lines import Want
@@ -43,6 +46,11 @@ class BatchedDraft(BatchedEngine):
 
     lost: ClassVar = DraftLost
     forgotten: ClassVar = DraftLost
+
+    @property
+    def drafting_ahead(self) -> int:
+        """Branches that are not done. May be read on any thread."""
+        return self._loop.beside
 
     async def open(self, request: OpenSession) -> Opened:
         return await _or_lost(self._admit(request))
@@ -62,28 +70,41 @@ class BatchedDraft(BatchedEngine):
 
     def _propose(self, request: ProposeRound) -> Work[Proposal]:
         session = self._sessions.find(request.session, request.incarnation)
-        self._commit(session, request.base, request.committed)
+        prepared, ahead = self._commit(session, request.base, request.committed)
         began = self._loop.now()
-        tokens = session.prefix
-        settled = len(tokens)
-        ids: list[TokenId] = []
-        rows: list[SparseRow] = []
-        sharers: list[int] = []
-        while len(ids) < request.k and len(tokens) <= self._capabilities.max_length:
+        settled = len(session.prefix)
+        drafted, ahead = _begun(prepared, ahead, request.k)
+        session.commit(len(session.output), drafted.ids)
+        sharers = yield from self._draft_up_to(_needed(request, prepared), session, drafted, settled=settled)
+        self._prepare(session, request, drafted)
+        q = tuple(drafted.q) if session.request.verification is not Verification.COUPLED else None
+        rows = round(fmean(sharers)) if sharers else 1
+        return Proposal(tuple(drafted.ids), q, self._loop.now() - began, rows=rows, ahead=ahead)
+
+    def _draft_up_to(self, k: int, session: Session, drafted: Drafted, *, settled: int) -> Work[list[int]]:
+        """Draft on until there are k tokens, if the draft can; how many sessions shared each step."""
+        tokens, ids, sharers = session.prefix, drafted.ids, list[int]()
+        while len(ids) < k and len(tokens) <= self._capabilities.max_length and not self._has_ended(ids):
             seen = yield Want(session.line, tokens, first=len(tokens) - 1, settled=settled)
             sharers.append(seen.rows)
-            guessed = _guess(session, seen.logits, ahead=len(ids))
+            guessed = _guess(session, seen.logits, len(ids))
             if guessed is None:
                 break
-            token, row = guessed
-            ids.append(token)
-            rows += [row] if row is not None else []
-            tokens.append(token)
-            session.commit(len(session.output), [token])  # the next round's base says how many of them stand
-            if token in self._end_tokens:
-                break
-        q = tuple(rows) if session.request.verification is not Verification.COUPLED else None
-        return Proposal(tuple(ids), q, self._loop.now() - began, rows=round(fmean(sharers)) if sharers else 1)
+            drafted.logits.append(seen.logits)
+            drafted.add(*guessed)
+            tokens.append(ids[-1])
+            session.commit(len(session.output), ids[-1:])  # the next round's base says how many of them stand
+        return sharers
+
+    def _has_ended(self, ids: Sequence[TokenId]) -> bool:
+        return bool(ids) and ids[-1] in self._end_tokens
+
+    def _prepare(self, session: Session, request: ProposeRound, drafted: Drafted) -> None:
+        """Go on for the next round once this one has been answered."""
+        if request.fan_out and drafted.ids:
+            guessing = Guessing(_guess, self._end_tokens, self._capabilities.max_length)
+            session.ahead = Preparation(session, request, drafted, loop=self._loop, guessing=guessing)
+            self._loop.soon(session.ahead.begin)
 
     def _score(self, request: ScoreTokens) -> Work[tuple[bool, ...]]:
         session = self._sessions.find(request.session, request.incarnation)
@@ -101,18 +122,33 @@ class BatchedDraft(BatchedEngine):
             for at, token in enumerate(request.ids)
         )
 
-    def _commit(self, session: Session, base: int, ids: Sequence[TokenId]) -> None:
-        """The output is what it was up to `base`, then `ids`."""
+    def _commit(self, session: Session, base: int, ids: Sequence[TokenId]) -> tuple[Drafted | None, Ahead | None]:
+        """The output is what it was up to `base`, then `ids`. What was prepared for that, and what came of it all."""
         if base > len(session.output):
             raise DraftLost(f"the round begins at offset {base}; the draft has heard of {len(session.output)} tokens")
         self._refuse_foreign(ids)
         session.commit(base, ids)
+        preparation, session.ahead = session.ahead, None
+        return (None, None) if preparation is None else preparation.settle()
 
     def _refuse_foreign(self, ids: Sequence[TokenId]) -> None:
         refuse_foreign_ids(ids, vocab_size=self._capabilities.vocab_size, parameter="prompt")
 
 
-def _guess(session: Session, logits: Logits, *, ahead: int) -> tuple[TokenId, SparseRow | None] | None:
+def _begun(prepared: Drafted | None, ahead: Ahead | None, k: int) -> tuple[Drafted, Ahead | None]:
+    """The first k of the tokens that were prepared, and what came of preparing; nothing, where nothing was."""
+    if prepared is None or ahead is None:
+        return Drafted(), ahead
+    beyond = max(len(prepared.ids) - k, 0)
+    return prepared.first(k), replace(ahead, wasted=ahead.wasted + beyond)
+
+
+def _needed(request: ProposeRound, prepared: Drafted | None) -> int:
+    """How many tokens to have before the answer."""
+    return request.k if prepared is None or request.enough is None else min(request.k, request.enough)
+
+
+def _guess(session: Session, logits: Logits, ahead: int) -> tuple[TokenId, SparseRow | None] | None:
     """What comes after `logits` [1, vocab], `ahead` guesses into the round; None where nothing can.
 
     Guesses that led to a row without a law are offered all the same: withheld, they would make what is proposed depend

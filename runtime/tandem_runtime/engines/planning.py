@@ -40,10 +40,12 @@ class StepSize:
 
 @dataclass(slots=True)
 class Plan:
-    """`starved` are the jobs for which there is no memory, or beside more urgent ones no room, at present."""
+    """`starved` are the jobs for which there is no memory, or beside more urgent ones no room, at present; `given_up`
+    those that drafted ahead and have no memory, or lost it: not worth waiting, or computing anew."""
 
     parts: list[tuple[Job, Row]] = field(default_factory=list)
     starved: list[Job] = field(default_factory=list)
+    given_up: list[Job] = field(default_factory=list)
 
     @property
     def rows(self) -> list[Row]:
@@ -82,6 +84,9 @@ class _Planning:
         """Plan the job's next piece if there is room and memory for it, and nobody else computes it already."""
         self.lines.adopt(job.current)
         is_long = job.missing > RIDE_ALONG_TOKENS
+        if is_long and job.line.is_ahead:
+            self.plan.given_up.append(job)
+            return
         block = self.lines.upcoming(job.current)
         if is_long and block in self.coming:
             return
@@ -107,23 +112,31 @@ class _Planning:
         return bool(self.plan.parts) and self.plan.parts[0][0].claim.priority < job.claim.priority
 
     def _take(self, job: Job, rows: int) -> bool:
-        line, before = job.line, self.lines.counts.preemptions
+        line, before = job.line, self._gave_way
         granted = self.lines.grant(line, len(line.held) + rows, at_work=self.at_work)
-        if self.lines.counts.preemptions > before:
+        if self._gave_way > before:
             self._drop_those_who_gave_way()
         if granted:
             self.plan.parts.append((job, job.row(rows)))
             self._charge(job, rows)
         else:
-            self.plan.starved.append(job)
+            self._leave_out(job)
         return granted
+
+    @property
+    def _gave_way(self) -> int:
+        return self.lines.counts.preemptions + self.lines.counts.abandoned
+
+    def _leave_out(self, job: Job) -> None:
+        """There is no memory for it."""
+        (self.plan.given_up if job.line.is_ahead else self.plan.starved).append(job)
 
     def _drop_those_who_gave_way(self) -> None:
         """Whose memory went to somebody ranked higher that came later in turn."""
         gone = [(job, row) for job, row in self.plan.parts if not job.line.table.blocks]
         for job, row in gone:
             self.plan.parts.remove((job, row))
-            self.plan.starved.append(job)
+            self._leave_out(job)
             self._charge(job, -len(row.tokens))
 
     def _charge(self, job: Job, rows: int) -> None:
