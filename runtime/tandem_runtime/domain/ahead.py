@@ -22,11 +22,12 @@ other modes the target draws by itself, and the same order is right with smaller
 **How much of it is enough.** Tokens that are prepared cost nothing more. One that is not yet costs t_d, and the round R
 beside drafting, so by the marginal rule of `lookahead` it is worth waiting for as long as s_(n+1) R > t_d E(n).
 
-**Whether.** A hit saves the K t_d of drafting on demand, at the measured rate of hits. What is drafted ahead and wasted
-costs nobody anything while the draft serves one session: it would idle. Where B rows share its steps, each wasted token
-makes a step longer by the cost of a row for the B - 1 others. Auto drafts ahead while the first exceeds the second, and
-beyond a share more before it begins again. What it knows of hits fades while it does not. The cost of a row is the
-slope of the line through t_d by B, held to ROW_SHARE of t_d as far as B did not vary.
+**Whether.** A hit saves the K t_d of drafting on demand, at the measured rate of hits. Against that stands what others
+lose. Where B rows share the draft's steps, each wasted token makes a step longer by the cost of a row for the B - 1
+others; that cost is the slope of the line through t_d by B, held to ROW_SHARE of t_d as far as B did not vary. And
+where draft and target take from the same machine, rounds themselves get longer: some are left without drafting ahead,
+to compare. Auto drafts ahead while the gain exceeds all that, and beyond a share more before it begins again. What it
+knows fades while it does not, so that it is tried again.
 """
 
 from collections.abc import Sequence
@@ -52,6 +53,10 @@ ROW_SHARE = 0.03
 """What a row adds to a step, as a share of t_d, on an accelerator that waits for memory."""
 SPREAD_TO_BELIEVE = 1.0
 """In squared rows: how much B must vary before the line through t_d by B is believed half."""
+LEAST_WEIGHT = 0.1
+"""Of a sample, a mean is worth nothing: with nothing new, after some hundred rounds."""
+COMPARED_EVERY, COMPARED_FIRST = 32, 7
+"""In Auto one round in so many goes without drafting ahead: early enough that a machine shared by both is noticed."""
 BEGINS_AGAIN = 1.25
 """How far the gain must exceed the harm where nothing is drafted ahead at present."""
 
@@ -76,38 +81,44 @@ NOTHING_AHEAD = Outlook()
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
-    """What drafting costs: `token_seconds` t_d per token, `row_seconds` what one more row adds to a step of the draft,
-    `round_seconds` R, a round beside drafting."""
+class Mean:
+    """A mean whose samples count less with each sample after them."""
 
-    token_seconds: float
-    row_seconds: float
-    round_seconds: float
+    total: float = 0.0
+    weight: float = 0.0
+
+    def told(self, value: float) -> "Mean":
+        kept = self.faded()
+        return Mean(kept.total + value, kept.weight + 1)
+
+    def faded(self) -> "Mean":
+        return Mean(self.total * KEPT_PER_ROUND, self.weight * KEPT_PER_ROUND)
+
+    @property
+    def value(self) -> float | None:
+        """None: nothing was seen for long."""
+        return self.total / self.weight if self.weight >= LEAST_WEIGHT else None
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
-    """Decayed sums over rounds whose proposals were drafted on demand: B rows shared the draft's steps, t_d seconds
-    each, and the round took R seconds beside."""
+class OnDemand:
+    """Decayed sums over proposals that were drafted on demand, at t_d seconds per token in steps that B rows shared."""
 
     count: float = 0.0
     rows: float = 0.0
     rows_squared: float = 0.0
     seconds: float = 0.0
     rows_seconds: float = 0.0
-    beside: float = 0.0
 
-    def told(self, round: Round) -> "Sums":
+    def told(self, round: Round) -> "OnDemand":
         kept, rows = KEPT_PER_ROUND, round.draft_rows
-        drafting = round.drafting_seconds or round.draft_seconds
-        seconds = drafting / round.proposed
-        return Sums(
+        seconds = drafting_seconds(round) / round.proposed
+        return OnDemand(
             count=kept * self.count + 1,
             rows=kept * self.rows + rows,
             rows_squared=kept * self.rows_squared + rows * rows,
             seconds=kept * self.seconds + seconds,
             rows_seconds=kept * self.rows_seconds + rows * seconds,
-            beside=kept * self.beside + max(round.seconds - drafting, 0.0),
         )
 
     @property
@@ -115,74 +126,93 @@ class Sums:
         return self.rows / self.count if self.count else 1.0
 
     @property
-    def costs(self) -> Costs | None:
-        """None, where nothing was seen."""
+    def token_seconds(self) -> float | None:
+        return self.seconds / self.count if self.count else None
+
+    @property
+    def row_seconds(self) -> float:
+        """What one more row adds to a step."""
         if not self.count:
-            return None
+            return 0.0
         rows, seconds = self.rows / self.count, self.seconds / self.count
         spread = self.rows_squared / self.count - rows * rows
         tilt = self.rows_seconds / self.count - rows * seconds
-        slope = (tilt + SPREAD_TO_BELIEVE * ROW_SHARE * seconds) / (spread + SPREAD_TO_BELIEVE)
-        return Costs(seconds, max(slope, 0.0), self.beside / self.count)
+        return max((tilt + SPREAD_TO_BELIEVE * ROW_SHARE * seconds) / (spread + SPREAD_TO_BELIEVE), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """What came of drafting ahead lately, in decayed counts of rounds."""
+    """What came of drafting ahead lately. `hits` is the mean of 1 for a hit and 0 for a miss, `wasted` of tokens, both
+    per round for which something was prepared; the others are of a round's seconds beside drafting."""
 
-    hits: float = 0.0
-    misses: float = 0.0
-    wasted: float = 0.0
-    """Tokens, in the rounds of `hits` and `misses` together."""
-    sums: Sums = Sums()
+    hits: Mean = Mean()
+    wasted: Mean = Mean()
+    on_demand: OnDemand = OnDemand()
+    while_ahead: Mean = Mean()
+    """R, while the draft drafted ahead."""
+    while_idle: Mean = Mean()
+    """R, while it did not."""
     is_ahead: bool = True
     """The last choice."""
+    looks: int = 0
 
     @property
     def rate(self) -> float:
         """Hits per round for which something was prepared."""
-        return (self.hits + PRIOR_HITS * PRIOR_STRENGTH) / (self.hits + self.misses + PRIOR_STRENGTH)
+        return (self.hits.total + PRIOR_HITS * PRIOR_STRENGTH) / (self.hits.weight + PRIOR_STRENGTH)
 
     @property
-    def waste(self) -> float:
-        """Tokens wasted per round; nothing, before anything was prepared."""
-        return self.wasted / (self.hits + self.misses) if self.hits + self.misses else 0.0
+    def harm_seconds(self) -> float:
+        """What others lose by one round's drafting ahead, as far as anything is known."""
+        others = max(self.on_demand.mean_rows - 1, 0.0)
+        crowding = (self.wasted.value or 0.0) * self.on_demand.row_seconds * others
+        ahead, idle = self.while_ahead.value, self.while_idle.value
+        return crowding + (0.0 if ahead is None or idle is None else max(ahead - idle, 0.0))
+
+
+def drafting_seconds(round: Round) -> float:
+    """The draft's own; all that the gateway saw, where the draft does not tell."""
+    return round.drafting_seconds or round.draft_seconds
 
 
 def learn(belief: Belief, round: Round) -> Belief:
     """The belief after a round. One that read a prompt, or proposed nothing, tells nothing."""
     if round.prefill or not round.proposed:
         return belief
-    kept, ahead = KEPT_PER_ROUND, round.ahead
+    ahead, beside = round.ahead, max(round.seconds - drafting_seconds(round), 0.0)
     hit = ahead is not None and ahead.hit
     return replace(
         belief,
-        hits=kept * belief.hits + hit,
-        misses=kept * belief.misses + (ahead is not None and not hit),
-        wasted=kept * belief.wasted + (0 if ahead is None else ahead.wasted),
-        sums=belief.sums if hit else belief.sums.told(round),
+        hits=belief.hits.faded() if ahead is None else belief.hits.told(float(hit)),
+        wasted=belief.wasted.faded() if ahead is None else belief.wasted.told(ahead.wasted),
+        on_demand=belief.on_demand if hit else belief.on_demand.told(round),
+        while_ahead=belief.while_ahead.told(beside) if round.prepares else belief.while_ahead.faded(),
+        while_idle=belief.while_idle if round.prepares else belief.while_idle.told(beside),
     )
 
 
 def look(belief: Belief, survivals: Sequence[float], overlap: Overlap) -> tuple[Outlook, Belief]:
     """What the draft is to prepare for the rounds after one of K = len(survivals) tokens, and the belief that remembers
     the choice. Where no cost is known yet, it is tried."""
-    if not survivals:
+    if not survivals or overlap is Overlap.OFF:
         return NOTHING_AHEAD, belief
-    costs = belief.sums.costs
-    is_ahead = _pays(belief, len(survivals), costs, overlap)
-    chosen = replace(belief, is_ahead=is_ahead)
-    if not is_ahead:
+    is_ahead = overlap is Overlap.ON or _pays(belief, len(survivals))
+    compares = overlap is Overlap.AUTO and belief.looks % COMPARED_EVERY == COMPARED_FIRST
+    chosen = replace(belief, is_ahead=is_ahead, looks=belief.looks + 1)
+    if compares or not is_ahead:
         return NOTHING_AHEAD, chosen
-    return Outlook(fan_out(survivals), None if costs is None else enough(survivals, costs)), chosen
+    token_seconds, round_seconds = belief.on_demand.token_seconds, belief.while_ahead.value
+    if token_seconds is None or round_seconds is None:
+        return Outlook(fan_out(survivals)), chosen
+    return Outlook(fan_out(survivals), enough(survivals, token_seconds, round_seconds)), chosen
 
 
-def _pays(belief: Belief, k: int, costs: Costs | None, overlap: Overlap) -> bool:
-    if overlap is not Overlap.AUTO or costs is None:
-        return overlap is not Overlap.OFF
-    gain = belief.rate * k * costs.token_seconds
-    harm = belief.waste * costs.row_seconds * max(belief.sums.mean_rows - 1, 0.0)
-    return gain > harm * (1.0 if belief.is_ahead else BEGINS_AGAIN)
+def _pays(belief: Belief, k: int) -> bool:
+    token_seconds = belief.on_demand.token_seconds
+    if token_seconds is None:
+        return True
+    gain = belief.rate * k * token_seconds
+    return gain > belief.harm_seconds * (1.0 if belief.is_ahead else BEGINS_AGAIN)
 
 
 class Foresight:
@@ -217,14 +247,14 @@ def fan_out(survivals: Sequence[float], *, branches: int = BRANCHES) -> tuple[in
     return tuple(counts)
 
 
-def enough(survivals: Sequence[float], costs: Costs) -> int:
-    """How many prepared tokens are worth more at once than one more of them later; at least 1.
+def enough(survivals: Sequence[float], token_seconds: float, round_seconds: float) -> int:
+    """How many prepared tokens are worth more at once than one more of them later, by t_d and R; at least 1.
 
     With t_d 4 and R 19 milliseconds: 2 at an acceptance of .8, 3 at .9.
     """
     expected = 1.0
     for count, survival in enumerate(survivals):
-        if count and survival * costs.round_seconds <= costs.token_seconds * expected:
+        if count and survival * round_seconds <= token_seconds * expected:
             return count
         expected += survival
     return max(len(survivals), 1)

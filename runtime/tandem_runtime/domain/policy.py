@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType, TypeAlias, TypeVar, cast
 
+from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.errors import PolicyRefused
 from tandem_runtime.domain.lookahead import OFF, Bounds, Mode
 from tandem_runtime.domain.tokens import Verification
@@ -91,6 +92,7 @@ class SpeculationPolicy:
     min_draft_tokens: int = 1
     max_draft_tokens: int = 8
     min_gain_basis_points: int = 100
+    overlap: Overlap = Overlap.AUTO
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,7 @@ def _speculation(fields: Fields) -> SpeculationPolicy:
             fields, "maxDraftTokens", path, high=LONGEST_PROPOSAL, default=default.max_draft_tokens
         ),
         min_gain_basis_points=_whole(fields, "minGainBasisPoints", path, default=default.min_gain_basis_points),
+        overlap=_enum(Overlap, fields, "overlap", path, default=default.overlap),
     )
     if policy.min_draft_tokens > policy.max_draft_tokens:
         raise _wrong("speculation.minDraftTokens", policy.min_draft_tokens, f"at most {policy.max_draft_tokens}")
@@ -315,7 +318,8 @@ def _bounds(speculation: SpeculationPolicy, wish: OwnWish) -> Bounds:
     if wish.min_draft_tokens is not None:
         least = max(least, wish.min_draft_tokens)
     mode = Mode.ALWAYS if speculation.mode is SpeculationMode.ALWAYS else Mode.AUTO
-    return Bounds(min(least, most), most, mode, speculation.min_gain_basis_points / BASIS_POINTS)
+    gain = speculation.min_gain_basis_points / BASIS_POINTS
+    return Bounds(min(least, most), most, mode, gain, speculation.overlap)
 
 
 def choose_verification(

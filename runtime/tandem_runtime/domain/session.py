@@ -340,6 +340,7 @@ class Session:
             rows=verdict.rows,
             draft_rows=self._proposal.rows,
             ahead=self._proposal.ahead,
+            prepares=proposed > 0 and bool(self._outlook.fan_out),
         )
         return replace(round, credits=verdict.credits[: round.examined])
 

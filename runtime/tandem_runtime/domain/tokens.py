@@ -325,6 +325,8 @@ class Round:
     """How many sessions shared the draft's steps."""
     ahead: Ahead | None = None
     """None: nothing was drafted ahead for this round."""
+    prepares: bool = False
+    """The draft was asked to draft ahead while this round was verified."""
 
     @property
     def evidence(self) -> tuple[float, ...]:

@@ -1,0 +1,139 @@
+"""Which answers are prepared, how much of one is enough, and whether preparing pays."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem_runtime.domain.ahead import (
+    BRANCHES,
+    COMPARED_EVERY,
+    COMPARED_FIRST,
+    NOTHING_AHEAD,
+    Belief,
+    Foresight,
+    Outlook,
+    Overlap,
+    enough,
+    fan_out,
+    learn,
+    look,
+)
+from tandem_runtime.domain.tokens import Ahead, Round
+
+SURVIVALS = (0.8, 0.64, 0.51, 0.41)
+T_D, R = 0.004, 0.019
+
+MISS = Round(
+    proposed=4,
+    accepted=2,
+    emitted=3,
+    draft_seconds=0.0165,
+    verify_seconds=0.0185,
+    drafting_seconds=0.016,
+    seconds=0.035,
+    ahead=Ahead(hit=False, wasted=20),
+    prepares=True,
+)
+HIT = replace(MISS, draft_seconds=0.0005, drafting_seconds=0.0, seconds=R, ahead=Ahead(hit=True, wasted=16))
+IDLE = replace(MISS, ahead=None, prepares=False)
+
+
+def after(*rounds: Round) -> Belief:
+    belief = Belief()
+    for round in rounds:
+        belief = learn(belief, round)
+    return belief
+
+
+def is_ahead(belief: Belief, overlap: Overlap = Overlap.AUTO) -> bool:
+    outlook, _ = look(replace(belief, looks=COMPARED_FIRST + 1), SURVIVALS, overlap)
+    return outlook != NOTHING_AHEAD
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "found"),
+    [(0.5, (4, 2, 1, 0, 1)), (0.7, (2, 2, 1, 1, 2)), (0.8, (2, 2, 1, 1, 2)), (0.95, (1, 1, 1, 1, 2))],
+)
+def test_guesses_go_where_rejections_are_likely(acceptance: float, found: tuple[int, ...]) -> None:
+    assert fan_out([acceptance**i for i in (1, 2, 3, 4)]) == found
+
+
+@given(st.lists(st.floats(0, 1), max_size=9), st.integers(0, 40))
+def test_a_fan_out_has_a_number_per_outcome_and_stays_within_its_branches(chances: list[float], branches: int) -> None:
+    survivals = [1.0]
+    for chance in chances:
+        survivals.append(survivals[-1] * chance)
+    found = fan_out(survivals[1:], branches=branches)
+    assert len(found) == len(chances) + 1
+    assert 0 <= sum(found) <= branches
+    assert all(count >= 0 for count in found)
+
+
+def test_what_never_happens_is_not_prepared_for() -> None:
+    assert fan_out((1.0, 1.0, 0.0), branches=BRANCHES)[:2] == (0, 0)
+
+
+@pytest.mark.parametrize(("acceptance", "found"), [(0.5, 1), (0.8, 2), (0.9, 3), (1.0, 4)])
+def test_prepared_tokens_are_enough_once_the_next_one_is_not_worth_its_step(acceptance: float, found: int) -> None:
+    assert enough([acceptance**i for i in range(1, 9)], T_D, R) == found
+
+
+def test_nothing_is_prepared_for_a_round_without_a_proposal() -> None:
+    assert look(Belief(), (), Overlap.ON) == (NOTHING_AHEAD, Belief())
+
+
+def test_it_is_tried_while_no_cost_is_known() -> None:
+    assert look(Belief(), SURVIVALS, Overlap.AUTO)[0] == Outlook(fan_out(SURVIVALS))
+
+
+def test_what_is_known_of_costs_says_how_much_is_enough() -> None:
+    assert look(after(MISS), SURVIVALS, Overlap.ON)[0] == Outlook(fan_out(SURVIVALS), 2)
+
+
+def test_a_draft_of_its_own_is_not_left_idle() -> None:
+    assert is_ahead(after(*[MISS, IDLE, HIT, HIT] * 10))
+
+
+def test_a_draft_that_many_share_is_left_to_what_is_asked_for() -> None:
+    shared = [replace(MISS, draft_rows=rows, drafting_seconds=0.004 * rows) for rows in (3, 5, 9, 17)]
+    assert not is_ahead(after(*shared * 10))
+    assert is_ahead(after(*shared * 10), Overlap.ON)
+
+
+def test_many_may_share_a_draft_whose_steps_hardly_get_longer() -> None:
+    shared = [replace(MISS, draft_rows=rows, drafting_seconds=0.016 + 1e-6 * rows) for rows in (3, 5, 9, 17)]
+    assert is_ahead(after(*[*shared, HIT, HIT, HIT, HIT] * 10))
+
+
+def test_a_machine_that_draft_and_target_share_is_left_to_the_target() -> None:
+    slow = replace(MISS, seconds=0.080)
+    assert not is_ahead(after(*[IDLE] * 3, *[slow] * 8))
+
+
+def test_a_choice_against_it_is_tried_again_once_what_was_known_has_faded() -> None:
+    slow = replace(MISS, seconds=0.080)
+    belief = after(*[IDLE] * 3, *[slow] * 8)
+    rounds = 0
+    while not is_ahead(belief):
+        belief, rounds = learn(belief, IDLE), rounds + 1
+    assert 100 < rounds < 400
+
+
+def test_some_rounds_go_without_it_to_compare() -> None:
+    cell = Foresight()
+    outlooks = [cell.look(SURVIVALS, Overlap.AUTO) for _ in range(2 * COMPARED_EVERY)]
+    assert [at for at, outlook in enumerate(outlooks) if outlook == NOTHING_AHEAD] == [
+        COMPARED_FIRST,
+        COMPARED_EVERY + COMPARED_FIRST,
+    ]
+
+
+@pytest.mark.parametrize("round", [replace(HIT, prefill=True), replace(HIT, proposed=0, ahead=None)])
+def test_a_round_that_read_a_prompt_or_proposed_nothing_tells_nothing(round: Round) -> None:
+    assert learn(Belief(), round) == Belief()
+
+
+def test_off_is_off() -> None:
+    assert not is_ahead(after(HIT, HIT, MISS), Overlap.OFF)
