@@ -1,0 +1,239 @@
+"""Knows a server that computes in steps: what is ready shares the next one, and the step costs what its parts cost.
+
+Refuses to know models, sessions, and what is computed. It follows `engines.step_loop` and `engines.planning`: short
+needs ride along, long ones are cut into chunks, a job's needs come one after the other, whose turn it is follows
+`domain.batching`. What it leaves out is memory: nobody is preempted here.
+
+`sessions` bounds how many jobs share a step, as a batch bound of an engine does: without one a step whose cost does not
+grow with its rows could carry any load.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.simulator.costs import Part, StepCost
+from tandem_runtime.domain.batching import Claim, Shares
+from tandem_runtime.domain.tokens import Priority
+from tandem_runtime.engines.planning import RIDE_ALONG_TOKENS, StepSize
+
+SIZE = StepSize()
+MOST_SESSIONS = 512
+"""Per step, where nobody says less."""
+
+
+@dataclass(slots=True)
+class Need:
+    """`missing` tokens must be read before the last `outputs` of them yield logits."""
+
+    missing: int
+    outputs: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """What a need took: the wait before its first step, its steps, and how many sessions shared the last one."""
+
+    queue_seconds: float
+    forward_seconds: float
+    sessions: int
+
+
+Told = Callable[[Took], None]
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """Needs of one session, met in order; `told` hears of each."""
+
+    claim: Claim
+    needs: deque[Need]
+    told: Told
+    since: float
+    queue_seconds: float | None = None
+    forward_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Usage:
+    """What a station did so far."""
+
+    steps: int = 0
+    busy_seconds: float = 0.0
+    parts: int = 0
+    rows: int = 0
+
+
+@dataclass(slots=True)
+class _Step:
+    """A step being planned."""
+
+    sessions: int
+    parts: list[tuple[Job, Part]] = field(default_factory=list)
+    chunked: int = 0
+    riding: int = 0
+
+    def rows_for(self, job: Job) -> int:
+        """How many rows of its need there is room for; 0: none."""
+        if len(self.parts) >= self.sessions:
+            return 0
+        missing = job.needs[0].missing
+        is_long = missing > RIDE_ALONG_TOKENS
+        room = SIZE.chunk_tokens - self.chunked if is_long else SIZE.rows - self.riding
+        if self.parts and self.parts[0][0].claim.priority < job.claim.priority:
+            room = min(room, max(0, SIZE.chunk_tokens - self.chunked - self.riding))
+        return min(missing, room) if is_long or missing <= room else 0
+
+    def take(self, job: Job, rows: int) -> None:
+        need = job.needs[0]
+        is_long = need.missing > RIDE_ALONG_TOKENS
+        self.chunked += rows if is_long else 0
+        self.riding += 0 if is_long else rows
+        self.parts.append((job, Part(rows, need.outputs if rows == need.missing else 0)))
+
+
+class Device:
+    """What stations compute on: one step at a time; of the stations that wait the one named first in `order` goes on."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[tuple[int, Callable[[], None]]] = []
+        self._idle = True
+
+    def ask_for(self, turn: Callable[[], None], order: int) -> None:
+        """Call `turn` when the device is free; it is taken until `leave`."""
+        self._waiting.append((order, turn))
+        if self._idle:
+            self._idle = False
+            self._loop.call_soon(self.leave)
+
+    def leave(self) -> None:
+        """Free for the next."""
+        if not self._waiting:
+            self._idle = True
+            return
+        first = min(self._waiting, key=lambda asking: asking[0])
+        self._waiting.remove(first)
+        first[1]()
+
+
+class Station:
+    """A server of stated cost in the running loop's time. `chance` draws the noise of each step's cost; with others on
+    its `device` it takes turns."""
+
+    def __init__(
+        self,
+        cost: StepCost,
+        *,
+        chance: Callable[[], float],
+        sessions: int = MOST_SESSIONS,
+        device: Device,
+        order: int = 0,
+    ) -> None:
+        self._cost = cost
+        self._chance = chance
+        self._sessions = sessions
+        self._device = device
+        self._order = order
+        self._loop = asyncio.get_running_loop()
+        self._jobs: list[Job] = []
+        self._shares = {priority: Shares() for priority in Priority}
+        self._asked = False
+        self.usage = Usage()
+
+    async def meet(self, claim: Claim, needs: Sequence[Need], *, hop_seconds: float = 0.0) -> list[Took]:
+        """What each need took, when the word that all are met has come back; either way takes `hop_seconds`.
+        Cancelling drops them."""
+        met: list[Took] = []
+        done = self._loop.create_future()
+
+        def told(took: Took) -> None:
+            met.append(took)
+            if len(met) == len(needs):
+                self._loop.call_later(hop_seconds, _settle, done)
+
+        job = self.begin(claim, needs, told, hop_seconds=hop_seconds)
+        try:
+            await done
+        except asyncio.CancelledError:
+            self.drop(job)
+            raise
+        return met
+
+    def begin(self, claim: Claim, needs: Sequence[Need], told: Told, *, hop_seconds: float = 0.0) -> Job:
+        """A job that arrives after `hop_seconds`; `told` is called at the end of the step that met a need."""
+        job = Job(claim, deque(needs), told, self._loop.time() + hop_seconds)
+        self._loop.call_at(job.since, self._arrive, job)
+        return job
+
+    def _arrive(self, job: Job) -> None:
+        if job.needs:
+            self._jobs.append(job)
+            self._ask()
+
+    def drop(self, job: Job) -> None:
+        """Forget what is left of it; the step under way goes on."""
+        job.needs.clear()
+        if job in self._jobs:
+            self._jobs.remove(job)
+
+    def _ask(self) -> None:
+        if not self._asked:
+            self._asked = True
+            self._device.ask_for(self._step, self._order)
+
+    def _step(self) -> None:
+        step = _Step(self._sessions)
+        for job in self._in_order():
+            rows = step.rows_for(job)
+            if rows:
+                step.take(job, rows)
+                self._shares[job.claim.priority].charge(job.claim, rows)
+        parts = [part for _, part in step.parts]
+        seconds = self._cost.seconds(parts) * self._chance() if parts else 0.0
+        self._note(parts, seconds)
+        self._loop.call_later(seconds, self._end, step.parts, self._loop.time())
+
+    def _in_order(self) -> Iterator[Job]:
+        jobs = sorted(self._jobs, key=lambda job: job.since)
+        for priority in sorted({job.claim.priority for job in jobs}):
+            waiting = [(job.claim.tenant, job) for job in jobs if job.claim.priority is priority]
+            yield from self._shares[priority].turns(waiting)
+
+    def _note(self, parts: list[Part], seconds: float) -> None:
+        self.usage.steps += 1 if parts else 0
+        self.usage.busy_seconds += seconds
+        self.usage.parts += len(parts)
+        self.usage.rows += sum(part.rows for part in parts)
+
+    def _end(self, parts: list[tuple[Job, Part]], began: float) -> None:
+        now = self._loop.time()
+        for job, part in parts:
+            self._took(job, part, Took(began - job.since, now - began, len(parts)))
+        self._asked = False
+        if self._jobs:
+            self._ask()
+        self._device.leave()
+
+    def _took(self, job: Job, part: Part, took: Took) -> None:
+        if not job.needs:
+            return
+        need = job.needs[0]
+        need.missing -= part.rows
+        if job.queue_seconds is None:
+            job.queue_seconds = took.queue_seconds
+        job.forward_seconds += took.forward_seconds
+        if need.missing:
+            return
+        job.needs.popleft()
+        told = Took(job.queue_seconds, job.forward_seconds, took.sessions)
+        job.since, job.queue_seconds, job.forward_seconds = self._loop.time(), None, 0.0
+        if not job.needs:
+            self.drop(job)
+        job.told(told)
+
+
+def _settle(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)
