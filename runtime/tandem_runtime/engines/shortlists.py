@@ -25,8 +25,8 @@ __all__ = ["MOST_GUESSES", "Shortlist", "shortlist"]
 MOST_GUESSES = 8
 """Of one token. Each further one is likely to be wrong; see `domain.ahead`."""
 
-PERTURBED = 64
-"""The likeliest tokens; one behind them hardly wins by its noise, and a wrong guess harms nobody."""
+PERTURBED = 512
+"""So many of the likeliest tokens get their noise; one behind them hardly wins by it, and a wrong guess harms nobody."""
 
 
 @dataclass(frozen=True, slots=True)
