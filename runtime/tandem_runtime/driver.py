@@ -69,9 +69,8 @@ async def generate(
                     yield finish
                     return
                 case Choose(most):
-                    bounds = allowance()
-                    choice = lookahead.choose(bounds, most, clock.monotonic(), warm=executor.warm)
-                    session.chosen(choice.k, lookahead.foresight.look(choice.survivals, bounds.overlap))
+                    choice = lookahead.choose(allowance(), most, clock.monotonic(), warm=executor.warm)
+                    session.chosen(choice.k, outlook=choice.outlook)
                 case command:
                     await executor.carry_out(command)
     except (asyncio.CancelledError, GeneratorExit):

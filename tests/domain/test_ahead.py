@@ -10,20 +10,21 @@ from tandem_runtime.domain.ahead import (
     BRANCHES,
     COMPARED_EVERY,
     COMPARED_FIRST,
-    NOTHING_AHEAD,
     Belief,
     Foresight,
-    Outlook,
     Overlap,
     enough,
+    extended,
     fan_out,
     learn,
     look,
 )
-from tandem_runtime.domain.tokens import Ahead, Round
+from tandem_runtime.domain.tokens import Ahead, Outlook, Round
 
 SURVIVALS = (0.8, 0.64, 0.51, 0.41)
 T_D, R = 0.004, 0.019
+MOST = 8
+FURTHER = extended(SURVIVALS, 6)
 
 MISS = Round(
     proposed=4,
@@ -48,8 +49,8 @@ def after(*rounds: Round) -> Belief:
 
 
 def is_ahead(belief: Belief, overlap: Overlap = Overlap.AUTO) -> bool:
-    outlook, _ = look(replace(belief, looks=COMPARED_FIRST + 1), SURVIVALS, overlap)
-    return outlook != NOTHING_AHEAD
+    outlook, _ = look(replace(belief, looks=COMPARED_FIRST + 1), SURVIVALS, MOST, overlap)
+    return outlook is not None
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def is_ahead(belief: Belief, overlap: Overlap = Overlap.AUTO) -> bool:
     [(0.5, (4, 2, 1, 0, 1)), (0.7, (2, 2, 1, 1, 2)), (0.8, (2, 2, 1, 1, 2)), (0.95, (1, 1, 1, 1, 2))],
 )
 def test_guesses_go_where_rejections_are_likely(acceptance: float, found: tuple[int, ...]) -> None:
-    assert fan_out([acceptance**i for i in (1, 2, 3, 4)]) == found
+    assert fan_out([acceptance**i for i in (1, 2, 3, 4)], BRANCHES) == found
 
 
 @given(st.lists(st.floats(0, 1), max_size=9), st.integers(0, 40))
@@ -65,14 +66,14 @@ def test_a_fan_out_has_a_number_per_outcome_and_stays_within_its_branches(chance
     survivals = [1.0]
     for chance in chances:
         survivals.append(survivals[-1] * chance)
-    found = fan_out(survivals[1:], branches=branches)
+    found = fan_out(survivals[1:], branches)
     assert len(found) == len(chances) + 1
     assert 0 <= sum(found) <= branches
     assert all(count >= 0 for count in found)
 
 
 def test_what_never_happens_is_not_prepared_for() -> None:
-    assert fan_out((1.0, 1.0, 0.0), branches=BRANCHES)[:2] == (0, 0)
+    assert fan_out((1.0, 1.0, 0.0), BRANCHES)[:2] == (0, 0)
 
 
 @pytest.mark.parametrize(("acceptance", "found"), [(0.5, 1), (0.8, 2), (0.9, 3), (1.0, 4)])
@@ -81,15 +82,33 @@ def test_prepared_tokens_are_enough_once_the_next_one_is_not_worth_its_step(acce
 
 
 def test_nothing_is_prepared_for_a_round_without_a_proposal() -> None:
-    assert look(Belief(), (), Overlap.ON) == (NOTHING_AHEAD, Belief())
+    assert look(Belief(), (), MOST, Overlap.ON) == (None, Belief())
 
 
 def test_it_is_tried_while_no_cost_is_known() -> None:
-    assert look(Belief(), SURVIVALS, Overlap.AUTO)[0] == Outlook(fan_out(SURVIVALS))
+    assert look(Belief(), SURVIVALS, MOST, Overlap.AUTO)[0] == Outlook(FURTHER, BRANCHES, enough=4)
 
 
 def test_what_is_known_of_costs_says_how_much_is_enough() -> None:
-    assert look(after(MISS), SURVIVALS, Overlap.ON)[0] == Outlook(fan_out(SURVIVALS), 2)
+    assert look(after(MISS), SURVIVALS, MOST, Overlap.ON)[0] == Outlook(FURTHER, BRANCHES, enough=2)
+
+
+@pytest.mark.parametrize(("most", "prepared"), [(4, 4), (5, 5), (8, 6)])
+def test_more_is_prepared_than_pays_on_demand_where_it_fits(most: int, prepared: int) -> None:
+    outlook, _ = look(Belief(), SURVIVALS, most, Overlap.ON)
+    assert outlook is not None
+    assert len(outlook.survivals) == prepared
+    assert outlook.survivals[:4] == SURVIVALS
+
+
+@pytest.mark.parametrize(
+    ("survivals", "length", "found"),
+    [((0.5,), 3, (0.5, 0.25, 0.125)), ((0.8, 0.4), 3, (0.8, 0.4, 0.2)), ((0.0,), 2, (0.0, 0.0)), ((0.5,), 1, (0.5,))],
+)
+def test_further_tokens_are_as_likely_to_stand_as_the_last(
+    survivals: tuple[float, ...], length: int, found: tuple[float, ...]
+) -> None:
+    assert extended(survivals, length) == pytest.approx(found)
 
 
 def test_a_draft_of_its_own_is_not_left_idle() -> None:
@@ -123,8 +142,8 @@ def test_a_choice_against_it_is_tried_again_once_what_was_known_has_faded() -> N
 
 def test_some_rounds_go_without_it_to_compare() -> None:
     cell = Foresight()
-    outlooks = [cell.look(SURVIVALS, Overlap.AUTO) for _ in range(2 * COMPARED_EVERY)]
-    assert [at for at, outlook in enumerate(outlooks) if outlook == NOTHING_AHEAD] == [
+    outlooks = [cell.look(SURVIVALS, MOST, Overlap.AUTO) for _ in range(2 * COMPARED_EVERY)]
+    assert [at for at, outlook in enumerate(outlooks) if outlook is None] == [
         COMPARED_FIRST,
         COMPARED_EVERY + COMPARED_FIRST,
     ]

@@ -29,6 +29,7 @@ from tandem_runtime.domain.tokens import (
     Incarnation,
     Opened,
     OpenSession,
+    Outlook,
     Priority,
     Proposal,
     ProposeRound,
@@ -56,6 +57,7 @@ incarnations = st.sampled_from([BOUND, Incarnation("another")])
 micro = counts.map(lambda n: n / 1_000_000)
 sharers = st.integers(1, 2**32 - 1)
 share = st.integers(0, 10_000).map(lambda n: n / 10_000)
+outlooks = st.builds(Outlook, st.lists(share, max_size=9).map(tuple), counts, st.none() | sharers)
 texts = st.text(st.characters(codec="utf-8"), max_size=20)
 
 parameters = st.builds(
@@ -115,9 +117,7 @@ requests: st.SearchStrategy[RequestBody] = st.one_of(
     ),
     st.builds(VerifyRound, st.just(SESSION), incarnations, counts, counts, proposals(seconds=False)),
     st.builds(RunRounds, st.just(SESSION), incarnations, counts, counts, counts),
-    st.builds(
-        ProposeRound, st.just(SESSION), incarnations, counts, ids, counts, fan_out=ids, enough=st.none() | sharers
-    ),
+    st.builds(ProposeRound, st.just(SESSION), incarnations, counts, ids, counts, st.none() | outlooks),
     st.builds(ScoreTokens, st.just(SESSION), incarnations, counts, ids),
     st.just(Cancel()),
     st.just(Close()),

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from tests.seams.port_models import PAIRS, Pair
+from tests.seams.port_models import LENGTH, PAIRS, SLOTS, VOCAB, Pair, hashed_logits
 from tests.seams.test_engine_ports import LIFE, draft_of, opening, propose_of, target_of
 
 from tandem_runtime.domain.tokens import (
     OpenSession,
+    Outlook,
     Proposal,
     ProposeRound,
     SamplingParameters,
@@ -19,6 +20,7 @@ from tandem_runtime.domain.tokens import (
     VerifyRound,
 )
 from tandem_runtime.engines.draft_loop import BatchedDraft
+from tandem_runtime.engines.scripted import ScriptedModel
 
 K = 3
 
@@ -39,7 +41,8 @@ def pair(request: pytest.FixtureRequest) -> Pair:
 def ahead_of(
     base: int, committed: Sequence[TokenId], k: int, *, name: str = "a", enough: int | None = None
 ) -> ProposeRound:
-    return replace(propose_of(base, committed, k, name=name), fan_out=(8,) * (k + 1), enough=enough)
+    survivals = tuple(0.7**i for i in range(1, k + 1))
+    return replace(propose_of(base, committed, k, name=name), outlook=Outlook(survivals, 24, enough))
 
 
 async def settled(draft: BatchedDraft) -> None:
@@ -78,3 +81,99 @@ async def test_a_prepared_proposal_is_the_one_that_would_have_been_made(pair: Pa
         for parameters in PARAMETERS.values()
     ]
     assert sum(hits) >= 5
+
+
+def scripted(*, kv_blocks: int | None = None) -> ScriptedModel:
+    return ScriptedModel(hashed_logits, max_length=LENGTH, max_sessions=SLOTS, kv_blocks=kv_blocks)
+
+
+async def test_a_prepared_answer_is_as_long_as_enough_at_least_and_as_k_at_most(pair: Pair) -> None:
+    with draft_of(pair.draft()) as draft, draft_of(pair.draft()) as plain:
+        for engine in (draft, plain):
+            await engine.open(opening())
+        first = (await plain.propose(propose_of(0, (), 4))).ids
+        found = await draft.propose(ahead_of(0, (), 4, enough=2))
+        assert found.ids == first[:2]
+        await settled(draft)
+        prepared = await draft.propose(ahead_of(2, first[2:3], 5, enough=2))
+        assert prepared.ahead is not None
+        assert prepared.ahead.hit
+        assert prepared.ids == (await plain.propose(propose_of(2, first[2:3], 5))).ids[: len(prepared.ids)]
+        assert 2 <= len(prepared.ids) <= 5
+
+
+async def test_a_verdict_that_comes_early_finds_the_same_tokens(pair: Pair) -> None:
+    with draft_of(pair.draft()) as draft, draft_of(pair.draft()) as plain:
+        for engine in (draft, plain):
+            await engine.open(opening())
+        output: list[TokenId] = []
+        for _ in range(6):
+            found = await draft.propose(ahead_of(len(output), (), K))
+            assert said(found) == said(await plain.propose(propose_of(len(output), (), K)))
+            output += found.ids
+
+
+async def test_a_session_that_is_opened_again_gets_nothing_that_was_prepared_before() -> None:
+    with draft_of(scripted()) as draft, draft_of(scripted()) as plain:
+        await draft.open(opening())
+        first = (await draft.propose(ahead_of(0, (), K))).ids
+        await settled(draft)
+        for engine in (draft, plain):
+            await engine.open(opening(parameters=SamplingParameters(seed=8), output=first))
+        again = await draft.propose(ahead_of(len(first), (1,), K))
+        assert said(again) == said(await plain.propose(propose_of(len(first), (1,), K)))
+        assert again.ahead is None
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_closing_a_session_frees_what_was_drafted_ahead_for_it(pair: Pair, waits: bool) -> None:
+    model = pair.draft()
+    with draft_of(model) as draft:
+        await draft.open(opening())
+        await draft.propose(ahead_of(0, (), K))
+        if waits:
+            await settled(draft)
+            assert model.blocks.used > 1
+        await draft.close(SessionId("a"))
+        assert draft.drafting_ahead == 0
+        assert model.blocks.used == 0
+
+
+async def test_what_is_drafted_ahead_is_the_first_to_give_up_its_memory() -> None:
+    model = scripted(kv_blocks=16)
+    with draft_of(model) as draft, draft_of(scripted()) as plain:
+        for engine in (draft, plain):
+            await engine.open(opening())
+        first = await draft.propose(ahead_of(0, (), K))
+        await settled(draft)
+        held = model.blocks.used
+        await draft.open(opening("b", prompt=tuple(i % VOCAB for i in range(16 * 15 - 8))[:LENGTH]))
+        await draft.open(opening("c", prompt=tuple((i + 1) % VOCAB for i in range(16 * 7 - 8))))
+        await draft.propose(propose_of(0, (), 1, name="b"))
+        await draft.propose(propose_of(0, (), 1, name="c"))
+        assert held > 2
+        assert draft.memory.abandoned > 0
+        assert draft.memory.preemptions == 0
+        again = await draft.propose(propose_of(len(first.ids), (1,), K))
+        await plain.propose(propose_of(0, (), K))
+        assert said(again) == said(await plain.propose(propose_of(len(first.ids), (1,), K)))
+
+
+async def test_what_is_drafted_ahead_takes_no_memory_from_a_session() -> None:
+    model = scripted(kv_blocks=9)
+    with draft_of(model) as draft:
+        await draft.open(opening("b", prompt=tuple(i % VOCAB for i in range(16 * 8 - 2))))
+        await draft.propose(propose_of(0, (), 1, name="b"))
+        await draft.open(opening())
+        await draft.propose(ahead_of(0, (), K))
+        await settled(draft)
+        assert draft.memory.preemptions == 0
+        assert model.blocks.used <= 9
+
+
+async def test_nobody_counts_what_is_drafted_ahead_as_waiting() -> None:
+    with draft_of(scripted()) as draft:
+        await draft.open(opening())
+        await draft.propose(ahead_of(0, (), K))
+        assert draft.waiting == 0
+        await settled(draft)

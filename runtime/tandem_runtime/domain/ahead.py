@@ -19,8 +19,9 @@ before it are wrong: for j < K number 0 was the proposed token itself, which is 
 order of their chances, so guesses go where rejections are likely, and one each to all outcomes that matter. In the
 other modes the target draws by itself, and the same order is right with smaller chances.
 
-**How much of it is enough.** Tokens that are prepared cost nothing more. One that is not yet costs t_d, and the round R
-beside drafting, so by the marginal rule of `lookahead` it is worth waiting for as long as s_(n+1) R > t_d E(n).
+**How much of it is enough.** Tokens that are prepared cost nothing more, so as many are offered as are ready. One that
+is not costs t_d, and the round R beside drafting, so by the marginal rule of `lookahead` it is worth waiting for while
+s_(n+1) R > t_d E(n). That holds on a miss too: while rounds mostly cost R alone, time is dearer than it was.
 
 **Whether.** A hit saves the K t_d of drafting on demand, at the measured rate of hits. Against that stands what others
 lose. Where B rows share the draft's steps, each wasted token makes a step longer by the cost of a row for the B - 1
@@ -34,11 +35,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
+from typing import TypeAlias
 
-from tandem_runtime.domain.tokens import Round
+from tandem_runtime.domain.tokens import Outlook, Round
+
+Survivals: TypeAlias = tuple[float, ...]
 
 BRANCHES = 8
 """Rows that a session adds to the draft's steps. On an accelerator that waits for memory each adds some 3 %."""
+MORE_TOKENS = 2
+"""Beyond the K that pays on demand: prepared tokens cost no time, and as many are offered as are ready."""
 LEAST_CHANCE = 0.01
 """A branch that is less likely is not worth its row."""
 LESS_EACH = 0.85
@@ -55,7 +61,7 @@ SPREAD_TO_BELIEVE = 1.0
 """In squared rows: how much B must vary before the line through t_d by B is believed half."""
 LEAST_WEIGHT = 0.1
 """Of a sample, a mean is worth nothing: with nothing new, after some hundred rounds."""
-COMPARED_EVERY, COMPARED_FIRST = 32, 7
+COMPARED_EVERY, COMPARED_FIRST = 64, 7
 """In Auto one round in so many goes without drafting ahead: early enough that a machine shared by both is noticed."""
 BEGINS_AGAIN = 1.25
 """How far the gain must exceed the harm where nothing is drafted ahead at present."""
@@ -67,17 +73,6 @@ class Overlap(StrEnum):
     AUTO = "Auto"
     ON = "On"
     OFF = "Off"
-
-
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """What a draft is told about drafting ahead; see `tokens.ProposeRound`."""
-
-    fan_out: tuple[int, ...] = ()
-    enough: int | None = None
-
-
-NOTHING_AHEAD = Outlook()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,20 +186,21 @@ def learn(belief: Belief, round: Round) -> Belief:
     )
 
 
-def look(belief: Belief, survivals: Sequence[float], overlap: Overlap) -> tuple[Outlook, Belief]:
-    """What the draft is to prepare for the rounds after one of K = len(survivals) tokens, and the belief that remembers
-    the choice. Where no cost is known yet, it is tried."""
+def look(belief: Belief, survivals: Survivals, most: int, overlap: Overlap) -> tuple[Outlook | None, Belief]:
+    """What the draft is to do while the round after this choice of K = len(survivals) tokens is verified, and the
+    belief that remembers the choice. At most `most` tokens fit. Where no cost is known yet, it is tried."""
     if not survivals or overlap is Overlap.OFF:
-        return NOTHING_AHEAD, belief
+        return None, belief
     is_ahead = overlap is Overlap.ON or _pays(belief, len(survivals))
     compares = overlap is Overlap.AUTO and belief.looks % COMPARED_EVERY == COMPARED_FIRST
     chosen = replace(belief, is_ahead=is_ahead, looks=belief.looks + 1)
     if compares or not is_ahead:
-        return NOTHING_AHEAD, chosen
+        return None, chosen
+    further = extended(survivals, min(len(survivals) + MORE_TOKENS, most))
     token_seconds, round_seconds = belief.on_demand.token_seconds, belief.while_ahead.value
-    if token_seconds is None or round_seconds is None:
-        return Outlook(fan_out(survivals)), chosen
-    return Outlook(fan_out(survivals), enough(survivals, token_seconds, round_seconds)), chosen
+    known = token_seconds is not None and round_seconds is not None
+    least = enough(further, token_seconds or 0.0, round_seconds or 0.0) if known else len(survivals)
+    return Outlook(further, BRANCHES, least), chosen
 
 
 def _pays(belief: Belief, k: int) -> bool:
@@ -221,18 +217,25 @@ class Foresight:
     def __init__(self) -> None:
         self.belief = Belief()
 
-    def look(self, survivals: Sequence[float], overlap: Overlap) -> Outlook:
-        outlook, self.belief = look(self.belief, survivals, overlap)
+    def look(self, survivals: Survivals, most: int, overlap: Overlap) -> Outlook | None:
+        outlook, self.belief = look(self.belief, survivals, most, overlap)
         return outlook
 
     def learn(self, round: Round) -> None:
         self.belief = learn(self.belief, round)
 
 
-def fan_out(survivals: Sequence[float], *, branches: int = BRANCHES) -> tuple[int, ...]:
+def extended(survivals: Survivals, length: int) -> Survivals:
+    """As many survivals, each further token as likely to stand behind those before it as the last."""
+    *before, last = (1.0, *survivals)
+    step = last / before[-1] if before and before[-1] > 0 else UNKNOWN_ACCEPTANCE
+    return (*survivals, *(last * step**further for further in range(1, length - len(survivals) + 1)))
+
+
+def fan_out(survivals: Sequence[float], branches: int) -> tuple[int, ...]:
     """How many guesses of the next token each outcome is worth, for 0 to K accepted tokens; K + 1 numbers.
 
-    fan_out((.8, .64, .51, .41)) = (2, 2, 1, 1, 2).
+    fan_out((.8, .64, .51, .41), 8) = (2, 2, 1, 1, 2).
     """
     counts = [0] * (len(survivals) + 1)
     waiting = [(-chance * right, at, chance, right) for at, (chance, right) in enumerate(_outcomes(survivals))]

@@ -30,7 +30,7 @@ from itertools import accumulate
 from operator import mul
 
 from tandem_runtime.domain.ahead import Foresight, Overlap
-from tandem_runtime.domain.tokens import Round
+from tandem_runtime.domain.tokens import Outlook, Round
 
 PRIOR_ACCEPTANCE = 0.7
 PRIOR_STRENGTH = 4.0
@@ -205,6 +205,8 @@ class Choice:
     k: int
     survivals: tuple[float, ...]
     why: Why
+    outlook: Outlook | None = None
+    """What the draft is to do while the round is verified. None: nothing."""
 
 
 def choose(belief: Belief, bounds: Bounds, now: float, *, warm: bool) -> tuple[Choice, Belief]:
@@ -400,7 +402,11 @@ class Lookahead:
     def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> Choice:
         """K within `bounds`, cut to the `most` that the session has room for."""
         choice, self.belief = choose(self.belief, bounds, now, warm=warm)
-        return replace(choice, k=min(choice.k, most), survivals=choice.survivals[:most])
+        most = min(most, bounds.maximum)
+        outlook = self.foresight.look(choice.survivals[:most], most, bounds.overlap)
+        if outlook is None:
+            return replace(choice, k=min(choice.k, most), survivals=choice.survivals[:most])
+        return replace(choice, k=len(outlook.survivals), survivals=outlook.survivals, outlook=outlook)
 
     def learn(self, round: Round, now: float, *, warm: bool) -> None:
         self.belief = learn(self.belief, round, now, warm=warm)

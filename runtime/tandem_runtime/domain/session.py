@@ -17,7 +17,6 @@ from collections import deque
 from dataclasses import replace
 from typing import assert_never
 
-from tandem_runtime.domain.ahead import NOTHING_AHEAD, Outlook
 from tandem_runtime.domain.commands import (
     Choose,
     Command,
@@ -40,6 +39,7 @@ from tandem_runtime.domain.tokens import (
     Incarnation,
     Opened,
     OpenSession,
+    Outlook,
     Proposal,
     ProposeRound,
     Round,
@@ -86,7 +86,7 @@ class Session:
         self._draft_resumes_at: int | None = 0
         self._proposal = Proposal()
         self._k = 0
-        self._outlook = NOTHING_AHEAD
+        self._outlook: Outlook | None = None
         self._silences = 0
         """How often in a row the draft had nothing to offer."""
         self._run = RunRounds(request.session, Incarnation(""), 0, 0, 0)
@@ -139,7 +139,7 @@ class Session:
         self._move(Signal.OPENED)
         self._target.opened(opened)
 
-    def chosen(self, k: int, outlook: Outlook = NOTHING_AHEAD) -> None:
+    def chosen(self, k: int, *, outlook: Outlook | None = None) -> None:
         """K for the next round, at most what Choose said, and what the draft is to prepare for those after it."""
         self._demand(Signal.WILL_RUN)
         if not 0 <= k <= self._most():
@@ -277,8 +277,7 @@ class Session:
             base=self._draft_base,
             committed=committed,
             k=self._k,
-            fan_out=self._outlook.fan_out,
-            enough=self._outlook.enough,
+            outlook=self._outlook,
         )
 
     def _verify_round(self) -> VerifyRound:
@@ -340,7 +339,7 @@ class Session:
             rows=verdict.rows,
             draft_rows=self._proposal.rows,
             ahead=self._proposal.ahead,
-            prepares=proposed > 0 and bool(self._outlook.fan_out),
+            prepares=proposed > 0 and self._outlook is not None,
         )
         return replace(round, credits=verdict.credits[: round.examined])
 

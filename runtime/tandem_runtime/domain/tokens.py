@@ -237,21 +237,28 @@ class RunRounds:
 
 
 @dataclass(frozen=True, slots=True)
-class ProposeRound:
-    """Offer `k` tokens after the output so far. `committed` holds the tokens committed since `base` (an offset).
+class Outlook:
+    """That a draft is to prepare its next answer while this one is verified; see `domain.ahead`."""
 
-    `fan_out` and `enough` are about drafting ahead (see `domain.ahead`); who cannot do it need not heed them."""
+    survivals: tuple[float, ...]
+    """The believed chance that the first 1, 2, ... k tokens of this round all stand."""
+    branches: int
+    """How many verdicts to prepare for."""
+    enough: int | None = None
+    """So many tokens are to be offered at once rather than k later: what was prepared beyond costs no time. None: k."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProposeRound:
+    """Offer `k` tokens after the output so far. `committed` holds the tokens committed since `base` (an offset)."""
 
     session: SessionId
     incarnation: Incarnation
     base: int
     committed: tuple[TokenId, ...]
     k: int
-    fan_out: tuple[int, ...] = ()
-    """Once this is answered, prepare answers to the next round: for the outcome that the first j of these tokens stand,
-    `fan_out[j]` guesses of the token that follows them; for the outcome that all stand, `fan_out[k]`. Empty: none."""
-    enough: int | None = None
-    """If an answer was prepared, so many tokens of it are to be offered at once rather than `k` later; None: `k`."""
+    outlook: Outlook | None = None
+    """Go on once this is answered. A draft that cannot draft ahead ignores it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TypeAlias
 
-from tandem_runtime.domain.tokens import Ahead, ProposeRound, SparseRow, TokenId
+from tandem_runtime.domain.ahead import fan_out
+from tandem_runtime.domain.tokens import Ahead, Outlook, SparseRow, TokenId
 from tandem_runtime.engines.jobs import Work
 from tandem_runtime.engines.lines import Line, Want
 from tandem_runtime.engines.sessions import Session
-from tandem_runtime.engines.shortlists import MOST_GUESSES, Shortlist, shortlist
+from tandem_runtime.engines.shortlists import Shortlist, shortlist
 from tandem_runtime.engines.step_loop import Beside, StepLoop
 from tandem_runtime.ports import Logits
 
@@ -65,9 +66,11 @@ class Guessing:
 
 @dataclass(slots=True, eq=False)
 class _Branch:
-    """`after` is what the output goes on with from the preparation's offset, if this branch is right."""
+    """`after` is what the output goes on with from the preparation's offset, if this branch is right; `most` tokens are
+    drafted behind it."""
 
     after: tuple[TokenId, ...]
+    most: int
     line: Line
     lane: Beside
     drafted: Drafted = field(default_factory=Drafted)
@@ -77,11 +80,11 @@ class Preparation:
     """Begins at `begin`, on the model's thread, and ends with `settle` or `drop`."""
 
     def __init__(
-        self, session: Session, request: ProposeRound, proposed: Drafted, *, loop: StepLoop, guessing: Guessing
+        self, session: Session, proposed: Drafted, outlook: Outlook, *, loop: StepLoop, guessing: Guessing
     ) -> None:
         """`proposed` is the session's latest guess, which its output ends with."""
         self._session = session
-        self._request = request
+        self._outlook = outlook
         self._proposed = proposed
         self._loop = loop
         self._guessing = guessing
@@ -96,19 +99,19 @@ class Preparation:
         """Fork the branches that are known, and read on for those that are not."""
         if self._over:
             return
-        fan_out, ids = self._request.fan_out, self._proposed.ids
+        ids = self._proposed.ids
+        *wanted, after_all = fan_out(self._outlook.survivals[: len(ids)], min(self._outlook.branches, MOST_BRANCHES))
         self._shorten()
-        for stand, token in enumerate(ids):
-            wanted = min(fan_out[stand], MOST_GUESSES) if stand < len(fan_out) - 1 else 0
-            guesses = self._proposed.shortlists[stand].after_rejection(token, wanted)
+        for stand, guessed in enumerate(wanted):
+            guesses = self._proposed.shortlists[stand].after_rejection(ids[stand], guessed)
             self._fork(self._session.line, stand, guesses)
-        if not fan_out[-1] or ids[-1] in self._guessing.ends or self._settled + len(ids) > self._guessing.longest:
+        if not after_all or ids[-1] in self._guessing.ends or self._settled + len(ids) > self._guessing.longest:
             return
         if len(self._proposed.shortlists) > len(ids):
-            self._fork_after_all(self._session.line, self._proposed.shortlists[len(ids)])
+            self._fork(self._session.line, len(ids), self._proposed.shortlists[len(ids)].after_all(after_all))
         else:
             self._trunk = self._branch(self._session.line, tuple(ids))
-            self._loop.go_beside(self._trunk.lane, self._read_on(self._trunk))
+            self._loop.go_beside(self._trunk.lane, self._read_on(self._trunk, after_all))
 
     def settle(self) -> tuple[Drafted | None, Ahead]:
         """The output has gone on: what was prepared for just that, and what came of it all. The session's line then
@@ -154,37 +157,37 @@ class Preparation:
         return shortlist(row, session.parameters, verification=asked, offset=offset, index=index)
 
     def _fork(self, line: Line, stand: int, guesses: Sequence[TokenId]) -> None:
-        """Branches off `line` behind the first `stand` proposed tokens."""
-        for token in guesses:
+        """Branches off `line` behind the first `stand` proposed tokens. The first guess is by far the likeliest; behind
+        the others no more is drafted than would be waited for, so that later steps have fewer rows."""
+        longest = len(self._outlook.survivals)
+        for rank, token in enumerate(guesses):
             after = (*self._proposed.ids[:stand], token)
-            if token in self._guessing.ends or len(self._branches) >= MOST_BRANCHES:
+            if token in self._guessing.ends:
                 continue
-            branch = self._branches[after] = self._branch(line, after[:-1], after)
+            most = min(self._outlook.enough or longest, longest) if rank else longest
+            branch = self._branches[after] = self._branch(line, after[:-1], after, most=most)
             self._loop.go_beside(branch.lane, self._draft(branch))
 
-    def _fork_after_all(self, line: Line, found: Shortlist) -> None:
-        guesses = found.after_all(min(self._request.fan_out[-1], MOST_GUESSES))
-        self._fork(line, len(self._proposed.ids), guesses)
-
-    def _branch(self, line: Line, kept: Sequence[TokenId], after: tuple[TokenId, ...] = ()) -> _Branch:
+    def _branch(self, line: Line, kept: Sequence[TokenId], after: tuple[TokenId, ...] = (), most: int = 0) -> _Branch:
         fork = self._loop.lines.fork(line, self._settled + len(kept))
-        return _Branch(after, fork, (self._request.session, next(self._numbers)))
+        return _Branch(after, most, fork, (self._session.request.session, next(self._numbers)))
 
-    def _read_on(self, trunk: _Branch) -> Work[None]:
+    def _read_on(self, trunk: _Branch, count: int) -> Work[None]:
         """Read the last proposed token, and branch off behind it."""
         ids, session = self._proposed.ids, self._session
         tokens = [*session.prefix[: self._settled], *ids]
         seen = yield Want(trunk.line, tokens, first=len(tokens) - 1, settled=self._settled)
         with session.supposing(self._offset, ids):
             (row,) = session.processed(seen.logits, ())
-        self._fork_after_all(trunk.line, self._shortlist(row, self._offset, len(ids)))
+        guesses = self._shortlist(row, self._offset, len(ids)).after_all(count)
+        self._fork(trunk.line, len(ids), guesses)
 
     def _draft(self, branch: _Branch) -> Work[None]:
         """Draft what would be proposed behind the branch."""
         session, drafted = self._session, branch.drafted
         tokens = [*session.prefix[: self._settled], *branch.after]
         offset = self._offset + len(branch.after)
-        while len(drafted.ids) < self._request.k and len(tokens) <= self._guessing.longest:
+        while len(drafted.ids) < branch.most and len(tokens) <= self._guessing.longest:
             seen = yield Want(branch.line, tokens, first=len(tokens) - 1, settled=self._settled)
             with session.supposing(self._offset, [*branch.after, *drafted.ids]):
                 guessed = self._guessing.guess(session, seen.logits, len(drafted.ids))

@@ -75,7 +75,7 @@ class BatchedDraft(BatchedEngine):
         settled = len(session.prefix)
         drafted, ahead = _begun(prepared, ahead, request.k)
         session.commit(len(session.output), drafted.ids)
-        sharers = yield from self._draft_up_to(_needed(request, prepared), session, drafted, settled=settled)
+        sharers = yield from self._draft_up_to(_needed(request), session, drafted, settled=settled)
         self._prepare(session, request, drafted)
         q = tuple(drafted.q) if session.request.verification is not Verification.COUPLED else None
         rows = round(fmean(sharers)) if sharers else 1
@@ -101,9 +101,9 @@ class BatchedDraft(BatchedEngine):
 
     def _prepare(self, session: Session, request: ProposeRound, drafted: Drafted) -> None:
         """Go on for the next round once this one has been answered."""
-        if request.fan_out and drafted.ids:
+        if request.outlook is not None and drafted.ids:
             guessing = Guessing(_guess, self._end_tokens, self._capabilities.max_length)
-            session.ahead = Preparation(session, request, drafted, loop=self._loop, guessing=guessing)
+            session.ahead = Preparation(session, drafted, request.outlook, loop=self._loop, guessing=guessing)
             self._loop.soon(session.ahead.begin)
 
     def _score(self, request: ScoreTokens) -> Work[tuple[bool, ...]]:
@@ -143,9 +143,10 @@ def _begun(prepared: Drafted | None, ahead: Ahead | None, k: int) -> tuple[Draft
     return prepared.first(k), replace(ahead, wasted=ahead.wasted + beyond)
 
 
-def _needed(request: ProposeRound, prepared: Drafted | None) -> int:
+def _needed(request: ProposeRound) -> int:
     """How many tokens to have before the answer."""
-    return request.k if prepared is None or request.enough is None else min(request.k, request.enough)
+    least = None if request.outlook is None else request.outlook.enough
+    return request.k if least is None else min(request.k, least)
 
 
 def _guess(session: Session, logits: Logits, ahead: int) -> tuple[TokenId, SparseRow | None] | None:

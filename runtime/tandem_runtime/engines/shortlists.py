@@ -26,7 +26,7 @@ MOST_GUESSES = 8
 """Of one token. Each further one is likely to be wrong; see `domain.ahead`."""
 
 PERTURBED = 512
-"""So many of the likeliest tokens get their noise; one behind them hardly wins by it, and a wrong guess harms nobody."""
+"""So many of the likeliest tokens get their noise: one behind them hardly wins by it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from tandem_runtime.domain.tokens import (
     Incarnation,
     Opened,
     OpenSession,
+    Outlook,
     Proposal,
     ProposeRound,
     RunRounds,
@@ -167,21 +168,23 @@ def decode_request(message: pb.Request, *, session: SessionId, incarnation: Inca
 
 
 def _propose_message(value: ProposeRound) -> pb.Propose:
-    return pb.Propose(
-        base=value.base, committed=value.committed, k=value.k, fan_out=value.fan_out, enough=value.enough or 0
-    )
+    outlook = None if value.outlook is None else _outlook_message(value.outlook)
+    return pb.Propose(base=value.base, committed=value.committed, k=value.k, outlook=outlook)
 
 
 def _propose_value(message: pb.Propose, session: SessionId, incarnation: Incarnation) -> ProposeRound:
-    return ProposeRound(
-        session=session,
-        incarnation=incarnation,
-        base=message.base,
-        committed=tuple(message.committed),
-        k=message.k,
-        fan_out=tuple(message.fan_out),
-        enough=message.enough or None,
-    )
+    outlook = _outlook_value(message.outlook) if message.HasField("outlook") else None
+    return ProposeRound(session, incarnation, message.base, tuple(message.committed), message.k, outlook)
+
+
+def _outlook_message(value: Outlook) -> pb.Outlook:
+    survivals = [_scaled(survival, _BASIS_POINTS) for survival in value.survivals]
+    return pb.Outlook(survivals_basis_points=survivals, branches=value.branches, enough=value.enough or 0)
+
+
+def _outlook_value(message: pb.Outlook) -> Outlook:
+    survivals = tuple(min(points, _BASIS_POINTS) / _BASIS_POINTS for points in message.survivals_basis_points)
+    return Outlook(survivals, message.branches, message.enough or None)
 
 
 # Replies --------------------------------------------------------------------------------------------------------------

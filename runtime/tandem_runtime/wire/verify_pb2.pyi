@@ -269,18 +269,26 @@ class Run(_message.Message):
     def __init__(self, round: _Optional[int] = ..., offset: _Optional[int] = ..., max_tokens: _Optional[int] = ...) -> None: ...
 
 class Propose(_message.Message):
-    __slots__ = ("base", "committed", "k", "fan_out", "enough")
+    __slots__ = ("base", "committed", "k", "outlook")
     BASE_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     K_FIELD_NUMBER: _ClassVar[int]
-    FAN_OUT_FIELD_NUMBER: _ClassVar[int]
-    ENOUGH_FIELD_NUMBER: _ClassVar[int]
+    OUTLOOK_FIELD_NUMBER: _ClassVar[int]
     base: int
     committed: _containers.RepeatedScalarFieldContainer[int]
     k: int
-    fan_out: _containers.RepeatedScalarFieldContainer[int]
+    outlook: Outlook
+    def __init__(self, base: _Optional[int] = ..., committed: _Optional[_Iterable[int]] = ..., k: _Optional[int] = ..., outlook: _Optional[_Union[Outlook, _Mapping]] = ...) -> None: ...
+
+class Outlook(_message.Message):
+    __slots__ = ("survivals_basis_points", "branches", "enough")
+    SURVIVALS_BASIS_POINTS_FIELD_NUMBER: _ClassVar[int]
+    BRANCHES_FIELD_NUMBER: _ClassVar[int]
+    ENOUGH_FIELD_NUMBER: _ClassVar[int]
+    survivals_basis_points: _containers.RepeatedScalarFieldContainer[int]
+    branches: int
     enough: int
-    def __init__(self, base: _Optional[int] = ..., committed: _Optional[_Iterable[int]] = ..., k: _Optional[int] = ..., fan_out: _Optional[_Iterable[int]] = ..., enough: _Optional[int] = ...) -> None: ...
+    def __init__(self, survivals_basis_points: _Optional[_Iterable[int]] = ..., branches: _Optional[int] = ..., enough: _Optional[int] = ...) -> None: ...
 
 class Score(_message.Message):
     __slots__ = ("base", "ids")
