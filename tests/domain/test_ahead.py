@@ -16,6 +16,7 @@ from tandem_runtime.domain.ahead import (
     enough,
     extended,
     fan_out,
+    goes_on,
     learn,
     look,
 )
@@ -58,7 +59,7 @@ def is_ahead(belief: Belief, overlap: Overlap = Overlap.AUTO) -> bool:
     [(0.5, (4, 2, 1, 0, 1)), (0.7, (2, 2, 1, 1, 2)), (0.8, (2, 2, 1, 1, 2)), (0.95, (1, 1, 1, 1, 2))],
 )
 def test_guesses_go_where_rejections_are_likely(acceptance: float, found: tuple[int, ...]) -> None:
-    assert fan_out([acceptance**i for i in (1, 2, 3, 4)], BRANCHES) == found
+    assert fan_out([acceptance**i for i in (1, 2, 3, 4)], 8) == found
 
 
 @given(st.lists(st.floats(0, 1), max_size=9), st.integers(0, 40))
@@ -156,3 +157,19 @@ def test_a_round_that_read_a_prompt_or_proposed_nothing_tells_nothing(round: Rou
 
 def test_off_is_off() -> None:
     assert not is_ahead(after(HIT, HIT, MISS), Overlap.OFF)
+
+
+@pytest.mark.parametrize(
+    ("ready", "late", "found"),
+    [
+        (1, -0.001, True),
+        (3, 0.0, True),
+        (1, 0.004, True),
+        (2, 0.003, True),
+        (2, 0.004, False),
+        (3, 0.001, True),
+        (3, 0.004, False),
+    ],
+)
+def test_a_branch_takes_a_step_that_is_worth_being_late_for(ready: int, late: float, found: bool) -> None:
+    assert goes_on(SURVIVALS, ready, late_seconds=late, round_seconds=R) is found

@@ -23,6 +23,10 @@ other modes the target draws by itself, and the same order is right with smaller
 is not costs t_d, and the round R beside drafting, so by the marginal rule of `lookahead` it is worth waiting for while
 s_(n+1) R > t_d E(n). That holds on a miss too: while rounds mostly cost R alone, time is dearer than it was.
 
+**When to stop.** A step of the draft cannot be broken off, and one that runs on when the verdict comes makes it wait.
+By the same rule a branch with n tokens takes another step while s_(n+1) R > late E(n), late being by how much that step
+would end behind the verdict, if it takes as long as those before it.
+
 **Whether.** A hit saves the K t_d of drafting on demand, at the measured rate of hits. Against that stands what others
 lose. Where B rows share the draft's steps, each wasted token makes a step longer by the cost of a row for the B - 1
 others; that cost is the slope of the line through t_d by B, held to ROW_SHARE of t_d as far as B did not vary. And
@@ -41,7 +45,7 @@ from tandem_runtime.domain.tokens import Outlook, Round
 
 Survivals: TypeAlias = tuple[float, ...]
 
-BRANCHES = 8
+BRANCHES = 12
 """Rows that a session adds to the draft's steps. On an accelerator that waits for memory each adds some 3 %."""
 MORE_TOKENS = 2
 """Beyond the K that pays on demand: prepared tokens cost no time, and as many are offered as are ready."""
@@ -61,7 +65,7 @@ SPREAD_TO_BELIEVE = 1.0
 """In squared rows: how much B must vary before the line through t_d by B is believed half."""
 LEAST_WEIGHT = 0.1
 """Of a sample, a mean is worth nothing: with nothing new, after some hundred rounds."""
-COMPARED_EVERY, COMPARED_FIRST = 64, 7
+COMPARED_EVERY, COMPARED_FIRST = 256, 7
 """In Auto one round in so many goes without drafting ahead: early enough that a machine shared by both is noticed."""
 BEGINS_AGAIN = 1.25
 """How far the gain must exceed the harm where nothing is drafted ahead at present."""
@@ -261,6 +265,13 @@ def enough(survivals: Sequence[float], token_seconds: float, round_seconds: floa
             return count
         expected += survival
     return max(len(survivals), 1)
+
+
+def goes_on(survivals: Sequence[float], ready: int, *, late_seconds: float, round_seconds: float) -> bool:
+    """Whether a branch with so many tokens takes a step that ends so long behind the verdict."""
+    if late_seconds <= 0:
+        return True
+    return survivals[ready] * round_seconds > late_seconds * (1 + sum(survivals[:ready]))
 
 
 def _outcomes(survivals: Sequence[float]) -> list[tuple[float, float]]:

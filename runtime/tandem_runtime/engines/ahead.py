@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TypeAlias
 
-from tandem_runtime.domain.ahead import fan_out
+from tandem_runtime.domain.ahead import fan_out, goes_on
 from tandem_runtime.domain.tokens import Ahead, Outlook, SparseRow, TokenId
 from tandem_runtime.engines.jobs import Work
 from tandem_runtime.engines.lines import Line, Want
@@ -26,10 +26,12 @@ from tandem_runtime.engines.shortlists import Shortlist, shortlist
 from tandem_runtime.engines.step_loop import Beside, StepLoop
 from tandem_runtime.ports import Logits
 
-__all__ = ["MOST_BRANCHES", "Drafted", "Guesser", "Guessing", "Preparation"]
+__all__ = ["MOST_BRANCHES", "Drafted", "Guesser", "Guessing", "Pauses", "Preparation"]
 
 MOST_BRANCHES = 32
 """Of one session, whatever is asked for."""
+
+LEARNT_PER_PAUSE = 0.1
 
 Guesser: TypeAlias = Callable[[Session, Logits, int], tuple[TokenId, SparseRow | None] | None]
 """(session, logits [1, vocab], guesses before it in its round) -> the guess after the session's output; None: none."""
@@ -62,6 +64,18 @@ class Guessing:
     guess: Guesser
     ends: frozenset[TokenId]
     longest: int
+    pauses: "Pauses"
+
+
+class Pauses:
+    """How long a session takes from the answer to a round to its next round: what there is time for. One for all."""
+
+    def __init__(self) -> None:
+        self.seconds: float | None = None
+        """None: unknown."""
+
+    def learn(self, seconds: float) -> None:
+        self.seconds = seconds if self.seconds is None else self.seconds + (seconds - self.seconds) * LEARNT_PER_PAUSE
 
 
 @dataclass(slots=True, eq=False)
@@ -94,6 +108,7 @@ class Preparation:
         self._trunk: _Branch | None = None
         self._numbers = count()
         self._over = False
+        self._answered_at = loop.now()
 
     def begin(self) -> None:
         """Fork the branches that are known, and read on for those that are not."""
@@ -113,14 +128,15 @@ class Preparation:
             self._trunk = self._branch(self._session.line, tuple(ids))
             self._loop.go_beside(self._trunk.lane, self._read_on(self._trunk, after_all))
 
-    def settle(self) -> tuple[Drafted | None, Ahead]:
-        """The output has gone on: what was prepared for just that, and what came of it all. The session's line then
-        holds what the right branch's did."""
+    def settle(self, arrived: float) -> tuple[Drafted | None, Ahead]:
+        """The output has gone on, as was told at the moment `arrived`: what was prepared for just that, and what came
+        of it all. The session's line then holds what the right branch's did."""
         happened = tuple(self._session.output[self._offset :])
         right = self._branches.get(happened)
         if right is not None and not right.drafted.ids:
             right = None
         self._loop.end_beside([branch.lane for branch in self._held()])
+        self._guessing.pauses.learn(max(arrived - self._answered_at, 0.0))
         if right is not None:
             self._take_over(right.line)
         self.drop()
@@ -197,5 +213,14 @@ class Preparation:
                 drafted.shortlists.append(self._shortlist(row, offset, len(drafted.ids)))
             drafted.add(*guessed)
             tokens.append(guessed[0])
-            if guessed[0] in self._guessing.ends:
+            if guessed[0] in self._guessing.ends or not self._goes_on(branch, seen.forward_seconds):
                 return
+
+    def _goes_on(self, branch: _Branch, step_seconds: float) -> bool:
+        """Whether to take another step of so many seconds, if there is one to take."""
+        ready, pause_seconds = len(branch.drafted.ids), self._guessing.pauses.seconds
+        if pause_seconds is None or ready >= branch.most:
+            return True
+        late_seconds = self._loop.now() + step_seconds - self._answered_at - pause_seconds
+        survivals = self._outlook.survivals
+        return goes_on(survivals, ready, late_seconds=late_seconds, round_seconds=pause_seconds)

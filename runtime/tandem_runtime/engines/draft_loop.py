@@ -11,6 +11,7 @@ Every failure is a DraftLost: whatever the reason, the driver goes on with K = 0
 
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
+from functools import cached_property
 from statistics import fmean
 from typing import Any, ClassVar, TypeVar
 
@@ -28,7 +29,7 @@ from tandem_runtime.domain.tokens import (
     Verification,
     refuse_foreign_ids,
 )
-from tandem_runtime.engines.ahead import Drafted, Guessing, Preparation
+from tandem_runtime.engines.ahead import Drafted, Guessing, Pauses, Preparation
 from tandem_runtime.engines.batched import BatchedEngine
 from tandem_runtime.engines.jobs import Work
 from tandem_runtime.engines.lines import Want
@@ -47,6 +48,10 @@ class BatchedDraft(BatchedEngine):
     lost: ClassVar = DraftLost
     forgotten: ClassVar = DraftLost
 
+    @cached_property
+    def _guessing(self) -> Guessing:
+        return Guessing(_guess, self._end_tokens, self._capabilities.max_length, Pauses())
+
     @property
     def drafting_ahead(self) -> int:
         """Branches that are not done. May be read on any thread."""
@@ -56,7 +61,7 @@ class BatchedDraft(BatchedEngine):
         return await _or_lost(self._admit(request))
 
     async def propose(self, request: ProposeRound) -> Proposal:
-        return await _or_lost(self._loop.submit(request.session, self._propose(request)))
+        return await _or_lost(self._loop.submit(request.session, self._propose(request, self._clock.monotonic())))
 
     async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
         """One bit per id; the ids then count as committed. An id beyond the draft's context scores false."""
@@ -68,9 +73,10 @@ class BatchedDraft(BatchedEngine):
         self._refuse_foreign((*request.prompt, *request.output))
         return await self._sessions.admit(request)
 
-    def _propose(self, request: ProposeRound) -> Work[Proposal]:
+    def _propose(self, request: ProposeRound, arrived: float) -> Work[Proposal]:
         session = self._sessions.find(request.session, request.incarnation)
-        prepared, ahead = self._commit(session, request.base, request.committed)
+        self._commit(session, request.base, request.committed)
+        prepared, ahead = _settled(session, arrived)
         began = self._loop.now()
         settled = len(session.prefix)
         drafted, ahead = _begun(prepared, ahead, request.k)
@@ -102,13 +108,13 @@ class BatchedDraft(BatchedEngine):
     def _prepare(self, session: Session, request: ProposeRound, drafted: Drafted) -> None:
         """Go on for the next round once this one has been answered."""
         if request.outlook is not None and drafted.ids:
-            guessing = Guessing(_guess, self._end_tokens, self._capabilities.max_length)
-            session.ahead = Preparation(session, drafted, request.outlook, loop=self._loop, guessing=guessing)
+            session.ahead = Preparation(session, drafted, request.outlook, loop=self._loop, guessing=self._guessing)
             self._loop.soon(session.ahead.begin)
 
     def _score(self, request: ScoreTokens) -> Work[tuple[bool, ...]]:
         session = self._sessions.find(request.session, request.incarnation)
         self._commit(session, request.base, request.ids)
+        session.let_go()
         first = len(session.request.prompt) + request.base - 1
         fed = session.prefix[:-1][: self._capabilities.max_length]
         if len(fed) <= first or not request.ids:
@@ -122,17 +128,21 @@ class BatchedDraft(BatchedEngine):
             for at, token in enumerate(request.ids)
         )
 
-    def _commit(self, session: Session, base: int, ids: Sequence[TokenId]) -> tuple[Drafted | None, Ahead | None]:
-        """The output is what it was up to `base`, then `ids`. What was prepared for that, and what came of it all."""
+    def _commit(self, session: Session, base: int, ids: Sequence[TokenId]) -> None:
+        """The output is what it was up to `base`, then `ids`."""
         if base > len(session.output):
             raise DraftLost(f"the round begins at offset {base}; the draft has heard of {len(session.output)} tokens")
         self._refuse_foreign(ids)
         session.commit(base, ids)
-        preparation, session.ahead = session.ahead, None
-        return (None, None) if preparation is None else preparation.settle()
 
     def _refuse_foreign(self, ids: Sequence[TokenId]) -> None:
         refuse_foreign_ids(ids, vocab_size=self._capabilities.vocab_size, parameter="prompt")
+
+
+def _settled(session: Session, arrived: float) -> tuple[Drafted | None, Ahead | None]:
+    """What was prepared for the output as it is now, and what came of preparing; `arrived` is when that was told."""
+    preparation, session.ahead = session.ahead, None
+    return (None, None) if preparation is None else preparation.settle(arrived)
 
 
 def _begun(prepared: Drafted | None, ahead: Ahead | None, k: int) -> tuple[Drafted, Ahead | None]:
