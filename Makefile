@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "==> environment in $(VENV) (about 1 minute where pip has the packages already, else as long as some 3 GB take to come)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt uv
-	$(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python -c constraints.txt -e '.[operator,runtime]' --group test --group lint --group devcluster
+	$(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python -c constraints.txt -e '.[operator,runtime]' --group test --group lint --group devcluster --group bench
 	@touch $@
 
 setup: $(STAMP) ## make the Python environment

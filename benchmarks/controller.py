@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from benchmarks.record import record
-from benchmarks.simulator.acceptance import Acceptance, Recorded, Regimes, recorded_traces
+from benchmarks.simulator.acceptance import Recorded, Regimes, recorded_traces
 from benchmarks.simulator.clock import run_virtually
-from benchmarks.simulator.costs import FLAT, MOST
+from benchmarks.simulator.costs import FLAT, LOOKUP, MOST
 from benchmarks.simulator.oracle import Fixed, Oracle, Watched
 from benchmarks.simulator.regimes import COURSES, CYCLES, Course
 from benchmarks.simulator.world import Setting, World
-from tandem_runtime.domain.lookahead import Lookahead
+from tandem_runtime.domain.lookahead import Lookahead, Shared
 
 SEED, SEEDS = 21, 3
 MUST = {
@@ -52,7 +52,9 @@ class Run:
         return {"tokens": self.tokens, "seconds": self.seconds, "mean_k": statistics.mean(self.ks)}
 
 
-def over_course(course: Course, seed: int, cycles: int, rule: Callable[[Callable[[], float]], Lookahead]) -> Run:
+def over_course(
+    course: Course, seed: int, cycles: int, rule: Callable[[Callable[[], float]], Lookahead | Shared]
+) -> Run:
     """One client for so many cycles. `rule` is given the alpha of the moment, which only an oracle looks at."""
 
     async def main() -> Run:
@@ -66,12 +68,13 @@ def over_course(course: Course, seed: int, cycles: int, rule: Callable[[Callable
     return run_virtually(main)
 
 
-def over_trace(trace: Acceptance, texts: int, seed: int, rule: Lookahead) -> Run:
-    """Each text of a recorded trace once."""
+def over_trace(trace: Recorded, seed: int, rule: Lookahead | Shared) -> Run:
+    """Each text of a recorded trace once, with its own prompt's length."""
 
     async def main() -> Run:
-        world = World(Setting(seed=seed, rig=FLAT), acceptance=trace, lookahead=rule)
-        await world.one_after_another(texts)
+        rig = LOOKUP if trace.is_lookup else FLAT
+        world = World(Setting(seed=seed, rig=rig, draft_is_free=trace.is_lookup), acceptance=trace, lookahead=rule)
+        await world.one_after_another(len(trace.texts))
         return _up_to(world, len(world.books.rounds))
 
     return run_virtually(main)
@@ -119,10 +122,8 @@ def traces(found: Sequence[Recorded]) -> tuple[dict[str, float], dict[str, objec
     figures: dict[str, float] = {}
     samples: dict[str, object] = {}
     for trace in found:
-        texts = len(trace.bits)
-        rule = Watched()
-        own = over_trace(trace, texts, SEED, rule)
-        fixed = {k: over_trace(trace, texts, SEED, Fixed(k)) for k in TRIED}
+        own = over_trace(trace, SEED, Watched())
+        fixed = {k: over_trace(trace, SEED, Fixed(k)) for k in TRIED}
         best = max(TRIED, key=lambda k: fixed[k].rate)
         share = own.rate / fixed[best].rate
         figures[f"share_recorded_{trace.name}"] = round(share, 4)
@@ -131,8 +132,8 @@ def traces(found: Sequence[Recorded]) -> tuple[dict[str, float], dict[str, objec
             "fixed": {str(k): run.sample() for k, run in fixed.items()},
         }
         print(
-            f"recorded {trace.name:24} alpha {trace.alpha:.3f}  of K = {best} throughout {share:.3f}  over plain "
-            f"{own.rate / fixed[0].rate:.3f}",
+            f"{trace.how} {trace.name:20} alpha {trace.alpha:.3f}   of K = {best:2} throughout {share:.3f}   "
+            f"over plain {own.rate / fixed[0].rate:.3f}",
             flush=True,
         )
     return figures, samples
@@ -141,9 +142,13 @@ def traces(found: Sequence[Recorded]) -> tuple[dict[str, float], dict[str, objec
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--course", choices=COURSES, help="this one alone; nothing is written")
+    parser.add_argument("--traces", action="store_true", help="the recorded ones alone; nothing is written")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--cycles", type=int, default=CYCLES)
     asked = parser.parse_args()
+    if asked.traces:
+        traces(recorded_traces())
+        return
     names = [asked.course] if asked.course else list(COURSES)
     figures, samples = courses(names, asked.seeds, asked.cycles)
     if asked.course:

@@ -28,7 +28,7 @@ from benchmarks.engine_cpu_turns import FULL, QUICK, Turns
 from benchmarks.engine_processes import busy_share
 from benchmarks.peers.environment import CACHE
 from benchmarks.record import record
-from benchmarks.smollm2 import Unavailable, smollm2_folder
+from benchmarks.smollm2 import needed_folder
 from benchmarks.workload import Prompt, prompts_digest, read_prompts
 from tandem_runtime.engines.cores import allowed_cores
 from tandem_runtime.tokenizer import FolderTokenizer
@@ -44,10 +44,7 @@ LOG = CACHE / "engine_cpu.log"
 def main() -> None:
     options = _options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # as by a key: engines end with this process
-    try:
-        folder = smollm2_folder()
-    except Unavailable as reason:
-        raise SystemExit(f"there is no model to measure: {reason}") from reason
+    folder = needed_folder()
     busy = _looked(refuse=options.refuse_busy)
     entrants = [entrant for entrant in ENTRANTS if not options.only or entrant.name in options.only.split(",")]
     prompts = read_prompts(FolderTokenizer(folder).encode)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from benchmarks.engine_cpu_samples import Configuration
+from benchmarks.engine_cpu_samples import OURS, Configuration
 from benchmarks.engine_processes import EngineProcess, Kind
 from benchmarks.peers.environment import peer_python
 from benchmarks.peers.lines import Absent, Setting
@@ -65,7 +65,6 @@ def gguf_file() -> Path:
     return file
 
 
-OURS = "tandem"
 ENTRANTS = (
     Entrant(OURS, _tandem, ("bf16", "fp32"), ("off",), ("suffix", "ngram", "self-int8", "self-int4")),
     Entrant("vllm", _vllm, ("fp32", "bf16"), ("eager", "compiled"), ("{plain}-ngram-4",)),
@@ -132,4 +131,4 @@ def _setting(kind: Kind, configuration: Configuration) -> Setting:
     return Setting(str(kind.model), configuration.dtype, configuration.threads, way, STREAMS, LENGTH)
 
 
-__all__ = ["ENTRANTS", "OURS", "Absent", "Entrant", "Stable"]
+__all__ = ["ENTRANTS", "Absent", "Entrant", "Stable"]

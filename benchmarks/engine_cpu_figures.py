@@ -13,10 +13,9 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.engine_cpu_samples import RATES, Comparison, Visit, by, compare, is_self_draft, rate_of
+from benchmarks.engine_cpu_samples import OURS, RATES, Comparison, Visit, by, compare, is_self_draft, rate_of
 from benchmarks.engine_cpu_steps import step_figures
 
-OURS = "tandem"
 PLAIN = ("off", "plain", "eager", "compiled")
 """Ways without speculation."""
 STREAMS = (1, 4, 16)

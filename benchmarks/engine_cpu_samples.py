@@ -15,6 +15,9 @@ from dataclasses import dataclass
 
 from benchmarks.peers.lines import Stream
 
+OURS = "tandem"
+"""Among the engines."""
+
 
 @dataclass(frozen=True, slots=True)
 class Configuration:

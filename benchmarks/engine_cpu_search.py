@@ -11,8 +11,8 @@ its result.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.engine_cpu_entrants import OURS, Absent, Entrant, Stable
-from benchmarks.engine_cpu_samples import Configuration, course, is_self_draft
+from benchmarks.engine_cpu_entrants import Absent, Entrant, Stable
+from benchmarks.engine_cpu_samples import OURS, Configuration, course, is_self_draft
 from benchmarks.engine_processes import Failed
 from benchmarks.workload import Prompt
 from tandem_runtime.engines.cores import allowed_cores

@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.engine_cpu_entrants import ENTRANTS, OURS, Absent, Entrant, Stable
-from benchmarks.engine_cpu_samples import Configuration, Visit, course
+from benchmarks.engine_cpu_entrants import ENTRANTS, Absent, Entrant, Stable
+from benchmarks.engine_cpu_samples import OURS, Configuration, Visit, course
 from benchmarks.engine_processes import Answer, Failed
 from benchmarks.workload import Prompt, first_difference
 

@@ -25,7 +25,7 @@ import torch
 from benchmarks.engine_cpu_steps import BYTES, own_blocks
 from benchmarks.peers.tandem_engine import Tandem
 from benchmarks.record import record
-from benchmarks.smollm2 import smollm2_folder
+from benchmarks.smollm2 import needed_folder
 from benchmarks.workload import read_prompts
 from tandem_runtime.domain.tokens import Proposal, SamplingParameters, Verification
 from tandem_runtime.engines.cores import allowed_cores
@@ -142,11 +142,12 @@ def parts(measured: dict[str, float]) -> dict[str, float]:
 def main() -> None:
     threads = allowed_cores()
     torch.set_num_threads(threads)
-    folder = smollm2_folder()
-    samples = {dtype: profile(folder, dtype) for dtype in BYTES}
+    folder = needed_folder()
+    samples: dict[str, dict[str, float]] = {}
     figures: dict[str, float] = {}
     print(f"{threads} threads; milliseconds of one token" + "".join(f"{part:>12}" for part in (*PARTS, "token")))
-    for dtype, measured in samples.items():
+    for dtype in BYTES:
+        measured = samples[dtype] = profile(folder, dtype)
         token = round(measured["token"] * 1e3, 3)
         figures |= {f"{part}_ms_{dtype}": value for part, value in parts(measured).items()} | {
             f"token_ms_{dtype}": token

@@ -1,15 +1,17 @@
 """Measures how engines share their work between an honest tenant and a greedy one: `make bench NAME=fairness`.
 
-Refuses to know HTTP and gRPC: step loops, shares, sessions and driver are the product's own, over scripted models.
+Refuses to know HTTP and gRPC: step loops, shares, sessions and driver are the product's own, over scripted models, in
+virtual time (`virtual_loops`): a busy machine gives the same figures.
 
 The greedy tenant has three times the sessions, guesses 8 tokens a round of which a tenth stands (alpha .1), where the
-honest one guesses 4 of which 80 % stand. Steps hold 48 short rows and 64 prompt tokens, so that both always wait. Work
-is rows: prompt tokens, verify slots, draft steps. Counted between the 30th step and the last, by tenant:
+honest one guesses 4 of which 80 % stand. Steps hold 48 short rows and 64 prompt tokens, so that both always wait; a
+target's takes 15 + .1 ms per row, a draft's .2 ms. Work is rows: prompt tokens, verify slots, draft steps. Counted
+between the 30th step and the last, by tenant:
 
     verify      rounds against a target alone, equal weights; and with weights 3 to 1
     draft       guessing rounds against a draft alone
     prompts     sessions that are opened, read a prompt of 150 tokens and say one
-    pair        the driver over target and draft, the target's steps stretched to 15 + .6 K ms
+    pair        the driver over target and draft
 
 The error is the distance of the honest tenant's share of the rows from its share of the weights. Beside it stands its
 share where both count as one tenant, which is first come, first served.
@@ -18,13 +20,15 @@ share where both count as one tenant, which is first come, first served.
 import asyncio
 import itertools
 import random
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack, aclosing
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from benchmarks.record import record
+from benchmarks.simulator.clock import run_virtually
+from benchmarks.virtual_loops import RowCost, SteppedClock, running
 from tandem_runtime.domain.commands import Emit, Request
 from tandem_runtime.domain.lookahead import Bounds, Lookahead, Mode
 from tandem_runtime.domain.session import Session
@@ -43,15 +47,16 @@ from tandem_runtime.domain.tokens import (
 )
 from tandem_runtime.driver import Engines, generate
 from tandem_runtime.engines.draft_loop import BatchedDraft
-from tandem_runtime.engines.pace import Pace, cost_named
+from tandem_runtime.engines.pace import Pace
 from tandem_runtime.engines.planning import StepSize
 from tandem_runtime.engines.scripted import Script, ScriptedModel, agreeing, chain_logits
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.ports import Logits, Row, TargetEngine
 
-SEED, UNCOUNTED, STEPS, ANSWER, PROMPT = 7, 30, 300, 100, 150
+SEED, UNCOUNTED, STEPS, ANSWER, PROMPT = 7, 30, 200, 100, 150
 SIZE = StepSize(chunk_tokens=64, rows=48)
+TARGET, DRAFT = RowCost(15.0, 0.0, row=0.1), RowCost(0.2, 0.0)
 GREEDY = SamplingParameters(seed=SEED, temperature=0.0)
 
 
@@ -103,14 +108,6 @@ class CountedModel(ScriptedModel):
             for row in rows:
                 work.rows[self._names[self._memory[row.blocks[0]][0]]] += len(row.tokens)
         return outputs
-
-
-class Clock:
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    def wall(self) -> float:
-        return time.time()
 
 
 class Silent:
@@ -197,7 +194,7 @@ async def prompts(stage: Stage, tenant: Tenant, _: random.Random) -> None:
 
 async def pair(stage: Stage, tenant: Tenant, _: random.Random) -> None:
     """Requests through the driver, K as the tenant wishes."""
-    bounds = Bounds(tenant.k, tenant.k, Mode.ALWAYS)
+    bounds, clock = Bounds(tenant.k, tenant.k, Mode.ALWAYS), SteppedClock()
     while not stage.work.is_over():
         items = generate(
             Session(_request(stage.opening(tenant, length=8))),
@@ -205,7 +202,7 @@ async def pair(stage: Stage, tenant: Tenant, _: random.Random) -> None:
             lookahead=Lookahead(),
             allowance=lambda: bounds,
             observer=Silent(),
-            clock=Clock(),
+            clock=clock,
         )
         async with aclosing(items) as stream:
             async for item in stream:
@@ -242,40 +239,48 @@ def by_tenant(prefix: tuple[TokenId, ...]) -> Sequence[float] | Logits:
 Asking = Callable[[Stage, Tenant, random.Random], Awaitable[None]]
 
 
-async def measure(asking: Asking, honest: Tenant, *, apart: bool, paced: bool = False) -> Work:
+async def measure(asking: Asking, honest: Tenant, *, apart: bool) -> Work:
     """One setting, from its start to its last step. Counted are the rows of the draft where only that is asked."""
     tenants, work, other = (honest, TAKER), Work(), Work()
     counted = {"target": other, "draft": work} if asking is draft else {"target": work, "draft": other}
-    models = {
-        "target": CountedModel(chain_logits, counted["target"], tenants),
-        "draft": CountedModel(by_tenant, counted["draft"], tenants),
-    }
-    pace = Pace(cost_named("h100-70b"), clock=Clock()) if paced else None
-    with ExitStack() as running:
-        target = running.enter_context(BatchedTarget(models["target"], FACTS, clock=Clock(), size=SIZE, pace=pace))
-        drafter = running.enter_context(BatchedDraft(models["draft"], FACTS, clock=Clock(), size=SIZE))
-        stage = Stage(target, drafter, work, apart)
-        chance = random.Random(SEED)
-        sessions = [tenant for tenant in tenants for _ in range(tenant.sessions)]
+    target_clock, draft_clock = SteppedClock(), SteppedClock()
+    target = BatchedTarget(
+        CountedModel(chain_logits, counted["target"], tenants),
+        FACTS,
+        clock=target_clock,
+        size=SIZE,
+        pace=Pace(TARGET, clock=target_clock, sleep=target_clock.ahead),
+    )
+    drafter = BatchedDraft(
+        CountedModel(by_tenant, counted["draft"], tenants),
+        FACTS,
+        clock=draft_clock,
+        size=SIZE,
+        pace=Pace(DRAFT, clock=draft_clock, sleep=draft_clock.ahead),
+    )
+    stage = Stage(target, drafter, work, apart)
+    chance = random.Random(SEED)
+    sessions = [tenant for tenant in tenants for _ in range(tenant.sessions)]
+    async with running((target, target_clock), (drafter, draft_clock)):
         await asyncio.gather(*(asking(stage, tenant, random.Random(chance.random())) for tenant in sessions))
     return work
 
 
 def main() -> None:
     thrice = replace(HONEST, weight=3.0)
-    settings: dict[str, tuple[Asking, Tenant, bool]] = {
-        "verify": (verify, HONEST, False),
-        "verify_3_to_1": (verify, thrice, False),
-        "draft": (draft, HONEST, False),
-        "prompts": (prompts, HONEST, False),
-        "pair": (pair, HONEST, True),
+    settings: dict[str, tuple[Asking, Tenant]] = {
+        "verify": (verify, HONEST),
+        "verify_3_to_1": (verify, thrice),
+        "draft": (draft, HONEST),
+        "prompts": (prompts, HONEST),
+        "pair": (pair, HONEST),
     }
     figures: dict[str, float] = {}
     samples: dict[str, dict[str, dict[str, int]]] = {}
     print("share of the rows: honest tenant   of the weights   first come, first served   tokens said")
-    for name, (asking, honest, paced) in settings.items():
-        fair = asyncio.run(measure(asking, honest, apart=True, paced=paced))
-        first = asyncio.run(measure(asking, honest, apart=False, paced=paced))
+    for name, (asking, honest) in settings.items():
+        fair = run_virtually(partial(measure, asking, honest, apart=True))
+        first = run_virtually(partial(measure, asking, honest, apart=False))
         due = honest.weight / (honest.weight + TAKER.weight)
         figures |= {
             f"{name}_share": fair.share("honest"),

@@ -27,7 +27,7 @@ import torch
 from benchmarks.coupled_verify import PAIRS
 from benchmarks.engine_cpu_steps import own_blocks
 from benchmarks.record import record
-from benchmarks.smollm2 import smollm2_folder
+from benchmarks.smollm2 import needed_folder
 from tandem_runtime.domain.tokens import SamplingParameters, TokenId
 from tandem_runtime.engines.options import AS_IS, WEIGHTS, EngineOptions
 from tandem_runtime.engines.sampler import coupled_choice
@@ -149,7 +149,7 @@ def in_turns(ways: list[Way], measured: Callable[[Way, int], float]) -> dict[str
 def main() -> None:
     torch.set_num_threads(1)
     figures, quality = {"load_average": os.getloadavg()[0]}, {}
-    smollm2 = smollm2_folder()
+    smollm2 = needed_folder()
     for name, folder in (("pair", PAIRS / "target"), ("smollm2", smollm2)):
         quality[name] = equal_bits(folder, prompts=PROMPTS[name])
         for weights, found in quality[name].items():

@@ -15,13 +15,13 @@ from benchmarks.simulator.clock import run_virtually
 from benchmarks.simulator.costs import RIGS, Rig, best_k, speed_up
 from benchmarks.simulator.oracle import Oracle
 from benchmarks.simulator.world import ON, Books, Setting, World
-from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead
+from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead, Shared
 
 SEED, SEEDS, REQUESTS = 11, 3, 32
 ALPHAS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 
 
-def serve(rig: Rig, alpha: float, seed: int, lookahead: Lookahead, bounds: Bounds = ON) -> Books:
+def serve(rig: Rig, alpha: float, seed: int, lookahead: Lookahead | Shared, bounds: Bounds = ON) -> Books:
     async def main() -> Books:
         setting = Setting(seed=seed, rig=rig)
         world = World(setting, acceptance=chance(alpha, seed), lookahead=lookahead, bounds=lambda: bounds)
@@ -31,27 +31,23 @@ def serve(rig: Rig, alpha: float, seed: int, lookahead: Lookahead, bounds: Bound
     return run_virtually(main)
 
 
-def seconds(books: Books) -> float:
-    return sum(answer.seconds for answer in books.answers)
-
-
 def main() -> None:
     figures: dict[str, float] = {}
     samples: dict[str, object] = {}
     ratios: dict[str, float] = {}
     print("rig     alpha   S* at K   speed-up   of S*   of an oracle's   tokens a round   mean K")
     for name, rig in RIGS.items():
-        plain = {seed: serve(rig, 0.0, seed, Lookahead(), OFF) for seed in range(SEED, SEED + SEEDS)}
+        plain = {seed: serve(rig, 0.0, seed, Shared(), OFF) for seed in range(SEED, SEED + SEEDS)}
         for alpha in ALPHAS:
             runs = []
             for seed, off in plain.items():
-                on = serve(rig, alpha, seed, Lookahead())
-                known = serve(rig, alpha, seed, Oracle(rig, lambda: alpha))
+                on = serve(rig, alpha, seed, Shared())
+                known = serve(rig, alpha, seed, Oracle(rig, chance(alpha, seed).alpha))
                 runs.append(
                     {
-                        "off_seconds": seconds(off),
-                        "on_seconds": seconds(on),
-                        "oracle_seconds": seconds(known),
+                        "off_seconds": off.client_seconds,
+                        "on_seconds": on.client_seconds,
+                        "oracle_seconds": known.client_seconds,
                         "tokens": on.tokens,
                         "rounds": len(on.rounds),
                         "proposed": sum(on.k_by_round),

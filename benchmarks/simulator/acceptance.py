@@ -1,25 +1,24 @@
 """Knows which guesses of a draft are right, and refuses to know who asks, and K.
 
-A *text* is a fixed row of tokens, told by its number: token i of it is `truth(i)`. A draft's guess for position i, given
-the true prefix, is right or wrong; behind a wrong guess everything is rejected anyway. So what is said never depends on
-how it was drafted.
+A *text* is a fixed row of tokens, told by its number: token i of it is `truth(i)`. A draft's guess for position i,
+given the true prefix, is right or wrong; behind a wrong guess everything is rejected anyway. So what is said never
+depends on how it was drafted.
 
-    Chance     independent, with one alpha
-    Regimes    independent, with an alpha that is asked for at each guess: it changes with time
-    Recorded   as it was in a real pair; a position's bit is whether the draft would have been right there
+    Regimes    independent, with an alpha that is asked for at each guess, since it may change with time
+    Recorded   as it was in a real pair (files of `benchmarks/traces`): a position's bit is whether the draft would have
+               been right there; of a lookup also whether it had anything to offer, and in rejection mode the chance
+               with which the guess was accepted
 """
 
-import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Protocol
 
+from benchmarks.recorded import Outcomes, Trace, read_traces
 from tandem_runtime.domain.tokens import TokenId
 
-TRACES = Path(__file__).parent.parent / "traces"
 WRONG: TokenId = 0
 
 
@@ -33,8 +32,16 @@ class Acceptance(Protocol):
 
     def right(self, text: int, position: int) -> bool: ...
 
-    def tokens(self, text: int, most: int) -> int:
-        """How long that text is, at most `most`."""
+    def offered(self, text: int, position: int) -> bool:
+        """Whether the draft has a guess there."""
+        ...
+
+    def credit(self, text: int, position: int) -> float | None:
+        """The chance with which the guess was accepted, where more is known than the outcome."""
+        ...
+
+    def lengths(self, text: int) -> tuple[int, int] | None:
+        """Tokens of the prompt and of the text; None: as long as anybody likes."""
         ...
 
 
@@ -54,8 +61,14 @@ class Regimes:
     def right(self, text: int, position: int) -> bool:
         return _uniforms(self.seed, text)[position % 512] < self.alpha()
 
-    def tokens(self, text: int, most: int) -> int:
-        return most
+    def offered(self, text: int, position: int) -> bool:
+        return True
+
+    def credit(self, text: int, position: int) -> float | None:
+        return None
+
+    def lengths(self, text: int) -> tuple[int, int] | None:
+        return None
 
 
 def chance(alpha: float, seed: int) -> Regimes:
@@ -65,39 +78,48 @@ def chance(alpha: float, seed: int) -> Regimes:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Bits of a real pair's texts, one row per text; they are gone through in order, again and again."""
+    """Outcomes of a real pair; texts are gone through in order, again and again. `how` is the file's own word: recorded
+    from models, or replayed from texts that no model wrote."""
 
     name: str
-    pair: str
+    how: str
     drafter: str
-    bits: Sequence[Sequence[bool]] = field(repr=False)
+    texts: tuple[Outcomes, ...] = field(repr=False)
 
     def right(self, text: int, position: int) -> bool:
-        row = self.bits[text % len(self.bits)]
-        return position < len(row) and row[position]
+        return self._of(text).bits[position : position + 1] == "1"
 
-    def tokens(self, text: int, most: int) -> int:
-        return min(len(self.bits[text % len(self.bits)]), most)
+    def offered(self, text: int, position: int) -> bool:
+        of = self._of(text)
+        return (of.offered or "1" * len(of.bits))[position : position + 1] == "1"
+
+    def credit(self, text: int, position: int) -> float | None:
+        credits = self._of(text).credits or ()
+        return credits[position] if position < len(credits) else None
+
+    def lengths(self, text: int) -> tuple[int, int] | None:
+        return max(self._of(text).prompt_tokens, 1), len(self._of(text).bits)
+
+    @property
+    def is_lookup(self) -> bool:
+        """Whether guesses were looked up in what was said before, which costs no step of a model."""
+        return self.drafter.endswith("lookup")
 
     @property
     def alpha(self) -> float:
-        """The share of right guesses over all texts."""
-        return sum(map(sum, self.bits)) / sum(map(len, self.bits))
+        """The share of right guesses among those that were offered."""
+        offered = sum((text.offered or "1" * len(text.bits)).count("1") for text in self.texts)
+        return sum(text.right for text in self.texts) / max(offered, 1)
+
+    def _of(self, text: int) -> Outcomes:
+        return self.texts[text % len(self.texts)]
 
 
-def read_trace(path: Path) -> Recorded:
-    """A file of `benchmarks/traces`. Raises ValueError naming file and field."""
-    document = json.loads(path.read_text())
-    try:
-        rows = [tuple(str(bit) == "1" for bit in sequence["bits"]) for sequence in document["sequences"]]
-        found = Recorded(document["name"], document["pair"], document["drafter"], [row for row in rows if row])
-    except KeyError as missing:
-        raise ValueError(f"{path}: the field {missing} is missing") from missing
-    if not found.bits:
-        raise ValueError(f"{path}: sequences hold no bits")
-    return found
+def recorded(trace: Trace) -> Recorded:
+    """Its texts in the order of the file."""
+    return Recorded(trace.name, trace.how, trace.drafter, trace.sequences)
 
 
-def recorded_traces(folder: Path = TRACES) -> list[Recorded]:
+def recorded_traces() -> list[Recorded]:
     """All that are recorded, by name."""
-    return [read_trace(path) for path in sorted(folder.glob("*.json"))]
+    return [recorded(trace) for trace in read_traces()]

@@ -9,7 +9,7 @@ A step over several sessions costs more where it holds more rows than the hardwa
 weights (the roofline model, Williams 2009): `free` rows beside `row` seconds for each further one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 MOST = 16
@@ -79,6 +79,13 @@ FLAT = Rig()
 """Draft 4 ms per token, verify 18 ms whatever K is, plain step 15 ms, network 1 ms per cycle."""
 SLOPED = Rig(target=StepCost(0.015, proposed=0.0006))
 """The same with verify at 15 + .6 K ms."""
+LOOKUP = Rig(draft=StepCost(0.0))
+"""The first with a draft that looks up what was said before."""
+CROWDED = Rig(
+    draft=StepCost(0.004, session=0.00012), target=StepCost(0.015, proposed=0.0006, row=0.00006), network=0.001
+)
+"""As a batch grows: a draft step over B sessions costs 4 (1 + .03 (B - 1)) ms, a target's row beyond 256 another .06 ms
+(at 256 rows as many seconds are computed as read: 15 / 256)."""
 RIGS = {"flat": FLAT, "sloped": SLOPED}
 
 
@@ -94,5 +101,4 @@ def speed_up(rig: Rig, alpha: float, k: int) -> float:
 
 def best_k(rig: Rig, alpha: float, most: int = MOST) -> int:
     """The K of the optimum S*(alpha); 0 where nothing beats plain decoding."""
-    gain: Callable[[int], float] = lambda k: speed_up(rig, alpha, k)  # noqa: E731 (a key for max)
-    return max(range(most + 1), key=gain)
+    return max(range(most + 1), key=lambda k: speed_up(rig, alpha, k))

@@ -8,7 +8,8 @@ The gateway's hop to either engine takes half of the rig's `network` per cycle, 
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 from benchmarks.simulator.acceptance import WRONG, Acceptance, truth
 from benchmarks.simulator.stations import Need, Station, Took
@@ -30,9 +31,16 @@ from tandem_runtime.domain.tokens import (
 )
 from tandem_runtime.domain.verification import Verified, verify_coupled
 
+TEXTS = 997
+"""So many are told apart; after that they come again."""
 LIFE = Incarnation("simulated")
 LENGTH = 1 << 20
 CAPABLE = Capabilities("simulated", "simulated", 1024, LENGTH, "Bitwise")
+
+
+def prompt(text: int, tokens: int) -> tuple[TokenId, ...]:
+    """So many tokens, the first of which tells the text."""
+    return (text % TEXTS, *([1] * (tokens - 1)))
 
 
 @dataclass(slots=True)
@@ -84,16 +92,21 @@ class Engine:
         return self.sessions[session]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class RigTarget(Engine):
     """`ports.TargetEngine` that says the session's text."""
+
+    acceptance: Acceptance
 
     async def verify(self, request: VerifyRound) -> Verdict:
         held, ids, at = self.held(request.session, SessionLost), request.proposal.ids, request.offset
         need = held.needs_up_to(at, len(ids) + 1, ahead=len(ids))
         (took,) = await self.station.meet(held.claim, [need], hop_seconds=self.hop_seconds)
         verified = verify_coupled(ids, [truth(position) for position in range(at, at + len(ids) + 1)])
-        return _verdict(request.round, at, took, verified)
+        judged = range(at, at + min(verified.accepted + 1, len(ids)))
+        credits = [self.acceptance.credit(held.text, place) for place in judged]
+        known = tuple(credit for credit in credits if credit is not None)
+        return replace(_verdict(request.round, at, took, verified), credits=known)
 
     async def run(self, request: RunRounds) -> AsyncIterator[Verdict]:
         held = self.held(request.session, SessionLost)
@@ -125,12 +138,15 @@ class RigDraft(Engine):
 
     async def propose(self, request: ProposeRound) -> Proposal:
         held, at = self.held(request.session, DraftLost), request.base + len(request.committed)
-        first = held.needs_up_to(at, 1)
-        rest = [held.needs_up_to(at, 1, ahead=ahead) for ahead in range(1, request.k)]
-        took = await self.station.meet(held.claim, [first, *rest], hop_seconds=self.hop_seconds)
-        ids = tuple(self.guess(held.text, position) for position in range(at, at + request.k))
+        places = range(at, at + request.k)
+        offered = list(takewhile(lambda place: self.acceptance.offered(held.text, place), places))
+        needs = [held.needs_up_to(at, 1), *(Need(1) for _ in offered[1:])]
+        held.read += len(needs) - 1
+        took = await self.station.meet(held.claim, needs, hop_seconds=self.hop_seconds)
         return Proposal(
-            ids, None, took[0].forward_seconds + sum(step.queue_seconds + step.forward_seconds for step in took[1:])
+            ids=tuple(self.guess(held.text, place) for place in offered),
+            draft_seconds=sum(step.forward_seconds for step in took) + sum(step.queue_seconds for step in took[1:]),
+            rows=round(sum(step.sessions for step in took) / len(took)),
         )
 
     async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
@@ -151,4 +167,5 @@ def _verdict(number: int, offset: int, took: Took, verified: Verified) -> Verdic
         token=verified.token,
         queue_seconds=took.queue_seconds,
         forward_seconds=took.forward_seconds,
+        rows=took.sessions,
     )

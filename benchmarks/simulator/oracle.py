@@ -5,10 +5,11 @@ ends of requests and the same prompts to be read.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 
 from benchmarks.simulator.costs import Rig, best_k
-from tandem_runtime.domain.lookahead import Bounds, Lookahead
+from tandem_runtime.domain.lookahead import OFF, Bounds, Choice, Lookahead, Rule, Shared
 from tandem_runtime.domain.tokens import Round
 
 
@@ -20,35 +21,53 @@ class Oracle(Lookahead):
         self._alpha = alpha
         self._best = lru_cache(maxsize=4096)(lambda rounded: best_k(rig, rounded))
 
-    def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> int:
-        return min(self._best(round(self._alpha(), 3)), most, bounds.maximum)
+    def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> Choice:
+        alpha = self._alpha()
+        k = min(self._best(round(alpha, 3)), most, bounds.maximum)
+        survivals = tuple(alpha ** (position + 1) for position in range(k))
+        return replace(super().choose(OFF, most, now, warm=warm), k=k, survivals=survivals)
 
     def learn(self, round: Round, now: float, *, warm: bool) -> None:
         """It knows already."""
 
 
 class Fixed(Lookahead):
-    """The same K for ever, as far as the answer has room."""
+    """The same K for ever, as far as the answer has room; each guess is believed to stand."""
 
     def __init__(self, k: int) -> None:
         super().__init__()
-        self._k = k
+        self._tokens = k
 
-    def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> int:
-        return min(self._k, most)
+    def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> Choice:
+        k = min(self._tokens, most, bounds.maximum)
+        return replace(super().choose(OFF, most, now, warm=warm), k=k, survivals=(1.0,) * k)
 
     def learn(self, round: Round, now: float, *, warm: bool) -> None:
         """It stays as it is."""
 
 
-class Watched(Lookahead):
-    """The product's rule, and what it chose before the answer's end cut it."""
+class Watched(Shared):
+    """The product's rule: what it chose for all sessions before the answers' ends cut it, and by which of its rules.
+    `told` is called after each choice."""
 
     def __init__(self) -> None:
         super().__init__()
         self.chosen: list[int] = []
+        self.rules: list[Rule] = []
+        self.told: Callable[[], None] = lambda: None
 
-    def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> int:
-        k = super().choose(bounds, bounds.maximum, now, warm=warm)
-        self.chosen.append(k)
-        return min(k, most)
+    def begin(self) -> Lookahead:
+        return _Watched(self)
+
+
+class _Watched(Lookahead):
+    def __init__(self, shared: Watched) -> None:
+        super().__init__(shared)
+        self._watched = shared
+
+    def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> Choice:
+        choice = super().choose(bounds, bounds.maximum, now, warm=warm)
+        self._watched.chosen.append(choice.k)
+        self._watched.rules.append(choice.why.rule)
+        self._watched.told()
+        return replace(choice, k=min(choice.k, most), survivals=choice.survivals[:most])

@@ -23,11 +23,11 @@ MOST_SESSIONS = 512
 """Per step, where nobody says less."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Need:
-    """`missing` tokens must be read before the last `outputs` of them yield logits."""
+    """So many `tokens` must be read before the last `outputs` of them yield logits."""
 
-    missing: int
+    tokens: int
     outputs: int = 1
 
 
@@ -51,8 +51,14 @@ class Job:
     needs: deque[Need]
     told: Told
     since: float
+    read: int = 0
+    """Tokens of the first need."""
     queue_seconds: float | None = None
     forward_seconds: float = 0.0
+
+    @property
+    def missing(self) -> int:
+        return self.needs[0].tokens - self.read
 
 
 @dataclass(slots=True)
@@ -78,7 +84,7 @@ class _Step:
         """How many rows of its need there is room for; 0: none."""
         if len(self.parts) >= self.sessions:
             return 0
-        missing = job.needs[0].missing
+        missing = job.missing
         is_long = missing > RIDE_ALONG_TOKENS
         room = SIZE.chunk_tokens - self.chunked if is_long else SIZE.rows - self.riding
         if self.parts and self.parts[0][0].claim.priority < job.claim.priority:
@@ -86,15 +92,14 @@ class _Step:
         return min(missing, room) if is_long or missing <= room else 0
 
     def take(self, job: Job, rows: int) -> None:
-        need = job.needs[0]
-        is_long = need.missing > RIDE_ALONG_TOKENS
+        is_long = job.missing > RIDE_ALONG_TOKENS
         self.chunked += rows if is_long else 0
         self.riding += 0 if is_long else rows
-        self.parts.append((job, Part(rows, need.outputs if rows == need.missing else 0)))
+        self.parts.append((job, Part(rows, job.needs[0].outputs if rows == job.missing else 0)))
 
 
 class Device:
-    """What stations compute on: one step at a time; of the stations that wait the one named first in `order` goes on."""
+    """What stations compute on, one step at a time; of the stations that wait, the first by `order` goes on."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -219,14 +224,14 @@ class Station:
     def _took(self, job: Job, part: Part, took: Took) -> None:
         if not job.needs:
             return
-        need = job.needs[0]
-        need.missing -= part.rows
+        job.read += part.rows
         if job.queue_seconds is None:
             job.queue_seconds = took.queue_seconds
         job.forward_seconds += took.forward_seconds
-        if need.missing:
+        if job.missing:
             return
         job.needs.popleft()
+        job.read = 0
         told = Took(job.queue_seconds, job.forward_seconds, took.sessions)
         job.since, job.queue_seconds, job.forward_seconds = self._loop.time(), None, 0.0
         if not job.needs:

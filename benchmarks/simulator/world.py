@@ -1,10 +1,11 @@
 """Knows a whole world in virtual time: stations, the engines over them, a gateway, and clients that ask.
 
 Refuses to know what is compared: a benchmark builds worlds and reads their books. Each request is run by the product's
-`driver.generate`, with one K rule for all, as a gateway has it for a revision.
+`driver.generate`. `lookahead` is the cell of a segment, as a gateway has it, of which each request begins its own; or
+one rule that all requests ask.
 
     async def main() -> Books:
-        world = World(Setting(rig=FLAT, seed=1), acceptance=chance(.8, 1), lookahead=Lookahead())
+        world = World(Setting(rig=FLAT, seed=1), acceptance=chance(.8, 1), lookahead=Shared())
         await world.one_after_another(requests=32)
         return world.books
     books = run_virtually(main)
@@ -19,10 +20,10 @@ from dataclasses import dataclass, field
 from benchmarks.simulator.acceptance import Acceptance
 from benchmarks.simulator.clock import VirtualClock
 from benchmarks.simulator.costs import FLAT, MOST, Rig, StepCost
-from benchmarks.simulator.engines import LENGTH, RigDraft, RigTarget
+from benchmarks.simulator.engines import LENGTH, RigDraft, RigTarget, prompt
 from benchmarks.simulator.stations import MOST_SESSIONS, Device, Station
 from tandem_runtime.domain.commands import Counts, Emit, Finish, Request
-from tandem_runtime.domain.lookahead import Bounds, Lookahead
+from tandem_runtime.domain.lookahead import Bounds, Lookahead, Shared
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import Round, SamplingParameters, SessionId, Verification
@@ -47,6 +48,8 @@ class Setting:
     sessions: int = MOST_SESSIONS
     drafts: int = 1
     colocated: bool = False
+    draft_is_free: bool = False
+    """As `Request` has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +84,27 @@ class Books:
         return sum(answer.tokens for answer in self.answers)
 
     @property
+    def client_seconds(self) -> float:
+        """Of all requests together: where each client asks again as soon as it is answered, speed per client is tokens
+        over these."""
+        return sum(answer.seconds for answer in self.answers)
+
+    @property
     def k_by_round(self) -> list[int]:
         return [seen.round.proposed for seen in self.rounds]
 
 
 class World:
-    """Lives in the loop that runs. `draft` and `target` may be replaced before the first request."""
+    """Lives in the loop that runs. `target` and `drafts` may be replaced before the first request, by engines that
+    compute on the world's stations or on ones of their own; over engines in real time, in an ordinary loop, clients and
+    books are the same."""
 
     def __init__(
         self,
         setting: Setting,
         *,
         acceptance: Acceptance,
-        lookahead: Lookahead,
+        lookahead: Lookahead | Shared,
         bounds: Callable[[], Bounds] = lambda: ON,
     ) -> None:
         self.setting = setting
@@ -109,7 +120,7 @@ class World:
             for number in range(setting.drafts)
         ]
         hop_seconds = setting.rig.network / 4
-        self.target: TargetEngine = RigTarget(self.target_station, hop_seconds)
+        self.target: TargetEngine = RigTarget(self.target_station, hop_seconds, acceptance=acceptance)
         self.drafts: list[DraftEngine] = [
             RigDraft(station, hop_seconds, acceptance=acceptance) for station in self.draft_stations
         ]
@@ -130,6 +141,10 @@ class World:
     def round(self, round: Round) -> None:
         """As `ports.Observer`."""
         self.books.rounds.append(Seen(self.clock.monotonic(), round))
+
+    def lookahead_of(self, text: int) -> Lookahead:
+        """What this request's K is asked of."""
+        return self.lookahead.begin() if isinstance(self.lookahead, Shared) else self.lookahead
 
     async def one_after_another(
         self, requests: int, *, first: int = 0, until: Callable[[], bool] = lambda: False
@@ -161,7 +176,7 @@ class World:
         items = generate(
             Session(self.request(text)),
             engines=Engines(self.target, self.drafts[place], _nobody),
-            lookahead=self.lookahead,
+            lookahead=self.lookahead_of(text),
             allowance=self.bounds,
             observer=self,
             clock=self.clock,
@@ -181,16 +196,18 @@ class World:
 
     def request(self, text: int) -> Request:
         """What is asked for: greedy, coupled, as long as the text is."""
-        tokens = self.acceptance.tokens(text, self.setting.answer_tokens)
+        setting = self.setting
+        prompt_tokens, tokens = self.acceptance.lengths(text) or (setting.prompt_tokens, setting.answer_tokens)
         return Request(
             session=SessionId(str(text)),
-            prompt=(text, *([1] * (self.setting.prompt_tokens - 1))),
+            prompt=prompt(text, prompt_tokens),
             parameters=SamplingParameters(seed=0, temperature=0.0),
             verification=Verification.COUPLED,
             endings=Endings(tokens),
             decode=lambda _: "",
             target_length=LENGTH,
             draft_length=LENGTH,
+            draft_is_free=setting.draft_is_free,
         )
 
 

@@ -7,22 +7,21 @@ Refuses to know HTTP, gRPC, tensors and settings, and to decide anything: the se
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, assert_never
 
 from tandem_runtime.domain.commands import Choose, Emit, Finish, OpenDraft, OpenTarget, Propose, Run, Spent, Verify
-from tandem_runtime.domain.errors import DraftLost, SessionLost, StaleOffset, TandemError, TargetLost, origin
+from tandem_runtime.domain.errors import DraftLost, SessionLost, StaleOffset, TandemError, TargetLost
 from tandem_runtime.domain.lookahead import Bounds, Lookahead
 from tandem_runtime.domain.session import Session
+from tandem_runtime.domain.states import State
 from tandem_runtime.domain.tokens import RunRounds, Verdict
+from tandem_runtime.listening import Listener, draft_answer
 from tandem_runtime.ports import Clock, DraftEngine, Observer, TargetEngine
 
 _T = TypeVar("_T")
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +68,7 @@ async def generate(
                     yield finish
                     return
                 case Choose(most):
-                    choice = lookahead.choose(allowance(), most, clock.monotonic(), warm=executor.warm)
-                    session.chosen(choice.k, outlook=choice.outlook)
+                    await executor.choose(allowance(), most)
                 case command:
                     await executor.carry_out(command)
     except (asyncio.CancelledError, GeneratorExit):
@@ -110,9 +108,29 @@ class _Executor:
         self._run: tuple[RunRounds, AsyncIterator[Verdict]] | None = None
         self._round_began = clock.monotonic()
         self._draft_seconds = 0.0
-        self.warm = session.request.draft_is_free
-        """Whether the draft has read what was emitted: the session's last round proposed something, or reading is
-        free."""
+        limits = engines.deadlines
+        self._listener = Listener(
+            session, lookahead, score_seconds=limits.propose_seconds, open_seconds=limits.open_seconds
+        )
+        self._speculated = session.request.draft_is_free
+        """Whether the draft took part in the session's last round, or what it reads is free."""
+        self._warm = self._speculated
+        """Whether it had read what was emitted when K was chosen."""
+
+    async def choose(self, bounds: Bounds, most: int) -> None:
+        """Choose K for the next round; a draft that is still listening is heard out before it is asked to propose."""
+        self._warm = self._speculated or self._session.draft_follows
+        choice = self._lookahead.choose(bounds, most, self._clock.monotonic(), warm=self._warm)
+        if choice.k:
+            await self._listener.settle()
+        k = min(choice.k, self._session.room)
+        self._session.chosen(
+            k,
+            choice.survivals[:k],
+            plain_tokens=choice.plain_tokens,
+            stop=choice.stop,
+            outlook=None if choice.outlook is None else choice.outlook.first(k),
+        )
 
     async def carry_out(self, command: OpenTarget | OpenDraft | Propose | Verify | Run) -> None:
         try:
@@ -134,6 +152,7 @@ class _Executor:
 
     async def release(self) -> None:
         """Free the session everywhere, whatever state it is in; an engine that is gone has freed it already."""
+        await self._listener.stop()
         await self._end_run()
         engines: list[TargetEngine | DraftEngine] = [*self._targets, *self._drafts]
         await asyncio.gather(*(self._close(engine) for engine in engines))
@@ -146,10 +165,10 @@ class _Executor:
                 self._session.opened(await _target(limits.open_seconds, self._engines.target.open(request)))
             case OpenDraft(request):
                 self._drafts = [self._drafter()]
-                self._session.draft_opened(await _draft(limits.open_seconds, self._drafter().open(request)))
+                self._session.draft_opened(await draft_answer(limits.open_seconds, self._drafter().open(request)))
             case Propose(request):
                 began = self._clock.monotonic()
-                proposal = await _draft(limits.propose_seconds, self._drafter().propose(request))
+                proposal = await draft_answer(limits.propose_seconds, self._drafter().propose(request))
                 self._draft_seconds = self._clock.monotonic() - began
                 self._session.proposed(proposal)
                 if not proposal.ids:
@@ -176,6 +195,16 @@ class _Executor:
             self._session.run_over()
         else:
             self._verified(verdict, began, draft_seconds=0.0)
+            await self._listen()
+
+    async def _listen(self) -> None:
+        """Let the draft follow what the target says alone; end the run if proposals pay by what is heard."""
+        draft = self._engines.draft
+        if self._listener.look(draft) and draft is not None:
+            self._drafts = [draft]
+        if self._session.state is State.RUNNING and self._lookahead.wakes(self._clock.monotonic()):
+            await self._end_run()
+            self._session.run_over()
 
     def _verified(self, verdict: Verdict, began: float, *, draft_seconds: float) -> None:
         """Tell the verdict, and what the round cost: at least what the target says, as a verdict of a run may have
@@ -191,8 +220,8 @@ class _Executor:
         )
         round = self._session.verified(verdict, spent)
         self._round_began = now
-        self._lookahead.learn(round, now, warm=self.warm)
-        self.warm = round.proposed > 0 or self._session.request.draft_is_free
+        self._lookahead.learn(round, now, warm=self._warm)
+        self._speculated = round.proposed > 0 or self._session.request.draft_is_free
         self._observer.round(round)
 
     def _drafter(self) -> DraftEngine:
@@ -220,20 +249,6 @@ async def _target(limit_seconds: float, answer: Awaitable[_T]) -> _T:
             return await answer
     except TimeoutError as late:
         raise TargetLost(f"the target gave no answer in {limit_seconds} s") from late
-
-
-async def _draft(limit_seconds: float, answer: Awaitable[_T]) -> _T:
-    """The draft's answer in time; whatever else goes wrong with a draft is DraftLost, since text goes on without it."""
-    try:
-        async with asyncio.timeout(limit_seconds):
-            return await answer
-    except TimeoutError as late:
-        raise DraftLost(f"the draft gave no answer in {limit_seconds} s") from late
-    except TandemError as failed:
-        raise DraftLost(str(failed)) from failed
-    except Exception as fault:
-        log.error("the draft failed: %s", origin(fault))  # a traceback may quote what was said
-        raise DraftLost("the draft failed") from fault
 
 
 def _with(targets: list[TargetEngine], target: TargetEngine) -> list[TargetEngine]:

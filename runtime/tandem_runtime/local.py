@@ -21,8 +21,10 @@ from tandem_runtime.domain.policy import (
 from tandem_runtime.domain.suffix import EarlierOutputs
 from tandem_runtime.domain.tokens import Capabilities
 from tandem_runtime.drafters import EARLIER_BYTES, LookupDraft, draft_capabilities
+from tandem_runtime.engines.batched import DEFAULT_SIZE
 from tandem_runtime.engines.draft_loop import BatchedDraft
 from tandem_runtime.engines.pace import Pace
+from tandem_runtime.engines.planning import StepSize
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.gateway.seats import Fleet
@@ -41,6 +43,7 @@ class LocalModel:
     model: StepModel
     facts: EngineFacts
     pace: Pace | None = None
+    size: StepSize = DEFAULT_SIZE
     drafter: ClassVar[Drafter] = Drafter.MODEL
     """What it is as a draft."""
 
@@ -58,7 +61,9 @@ def local_fleet(target: LocalModel, draft: LocalModel | Lookup | None, *, clock:
     """Engines that run while the block lasts, in pools of one replica each."""
     fleet = Fleet(Pool(), Pool())
     with ExitStack() as running:
-        engine = running.enter_context(BatchedTarget(target.model, target.facts, clock=clock, pace=target.pace))
+        engine = running.enter_context(
+            BatchedTarget(target.model, target.facts, clock=clock, size=target.size, pace=target.pace)
+        )
         capabilities = target.facts.capabilities(target.model)
         replica = Replica(
             str(target.facts.incarnation), LOCAL_TARGET, engine, capabilities, adapters=lambda: engine.loaded_adapters
@@ -79,8 +84,8 @@ def _guesser(
 ) -> Replica[DraftEngine]:
     """`facts` and `target` are the target's."""
     match draft:
-        case LocalModel(model, own, pace):
-            drafter = running.enter_context(BatchedDraft(model, own, clock=clock, pace=pace))
+        case LocalModel(model, own, pace, size):
+            drafter = running.enter_context(BatchedDraft(model, own, clock=clock, size=size, pace=pace))
             return Replica(str(own.incarnation), LOCAL_DRAFT, drafter, own.capabilities(model))
         case Lookup(kind, earlier_bytes):
             earlier = EarlierOutputs(earlier_bytes)

@@ -23,7 +23,7 @@ from tandem_runtime.domain.adapters import MOST_ADAPTERS
 from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.errors import SettingRefused, TandemError
 from tandem_runtime.engines.cores import PASSIVE_WAITING, allowed_cores
-from tandem_runtime.engines.options import AS_IS, WEIGHTS
+from tandem_runtime.engines.options import AS_IS, STEP_ROWS, WEIGHTS
 from tandem_runtime.settings import Settings, read_settings
 
 if TYPE_CHECKING:  # each command imports what it needs when it is asked for
@@ -186,6 +186,12 @@ def _add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         type=partial(positive_number, most=LARGEST_MEMORY),
         help="memory for keys and values (default: as all sessions need at full length, half of what is free at most)",
     )
+    add(
+        "--step-rows",
+        type=positive_number,
+        default=STEP_ROWS,
+        help="rows of all sessions together in a step, beside a prompt's chunk (default %(default)s)",
+    )
 
 
 def add_serving_arguments(parser: argparse.ArgumentParser, *, port: int) -> None:
@@ -227,6 +233,7 @@ def _engine_options(arguments: argparse.Namespace, *, model: str, weights: str, 
         max_sessions=arguments.max_sessions,
         max_length=arguments.max_length,
         kv_bytes=arguments.kv_bytes,
+        step_rows=arguments.step_rows,
         pace=pace,
     )
 
@@ -360,6 +367,7 @@ def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive_number,
         help=f"most tokens proposed at once (default {MOST_DRAFT_TOKENS}, with --drafter {MOST_LOOKUP_TOKENS})",
     )
+    add("--early-stop", action="store_true", help="let a draft end a proposal where its own confidence is low")
     add(
         "--overlap",
         choices=tuple(choice.value for choice in Overlap),
@@ -424,6 +432,7 @@ def _pair_options(arguments: argparse.Namespace) -> "PairOptions":
             verification=policy.VerificationChoice(arguments.verification),
             min_draft_tokens=arguments.min_draft_tokens,
             max_draft_tokens=most,
+            early_stop=arguments.early_stop,
             overlap=Overlap(arguments.overlap),
         ),
         control=policy.ControlPolicy(off_percent=arguments.off_percent),

@@ -36,6 +36,7 @@ from tandem_runtime.engines.batched import BatchedEngine
 from tandem_runtime.engines.draft_loop import BatchedDraft
 from tandem_runtime.engines.options import AS_IS, AdapterOptions, EngineOptions
 from tandem_runtime.engines.pace import UNPACED, Pace, cost_named
+from tandem_runtime.engines.planning import RIDE_ALONG_TOKENS, StepSize
 from tandem_runtime.engines.scripted import SCHEME, load_scripted_model
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
@@ -90,20 +91,22 @@ class Engine:
 def load_engine(name: RoleName, options: EngineOptions, *, clock: Clock) -> Engine:
     """Blocks while weights are read. Raises ModelRefused naming file, field or option, BadRequest for an adapter's name
     that is none, and Overloaded for more adapters than fit."""
-    model, facts, pace = load_model(options, clock=clock)
+    model, facts, pace, size = load_model(options, clock=clock)
     match name:
         case RoleName.TARGET:
-            target = BatchedTarget(model, facts, clock=clock, pace=pace)
+            target = BatchedTarget(model, facts, clock=clock, size=size, pace=pace)
             return Engine(TargetRole(target), target, model, pace)
         case RoleName.DRAFT:
-            draft = BatchedDraft(model, facts, clock=clock, pace=pace)
+            draft = BatchedDraft(model, facts, clock=clock, size=size, pace=pace)
             return Engine(DraftRole(draft), draft, model, pace)
 
 
-def load_model(options: EngineOptions, *, clock: Clock) -> tuple[StepModel, EngineFacts, Pace]:
-    """The model, what its engine is told, and the pace of its steps. Blocks as `load_engine` does."""
+def load_model(options: EngineOptions, *, clock: Clock) -> tuple[StepModel, EngineFacts, Pace, StepSize]:
+    """The model, what its engine is told, the pace of its steps and what they hold. Blocks as `load_engine` does."""
+    if options.step_rows < RIDE_ALONG_TOKENS:
+        raise ModelRefused(f"--step-rows {options.step_rows}: one proposal may need {RIDE_ALONG_TOKENS}; give as many")
     pace = Pace(UNPACED if options.pace is None else cost_named(options.pace), clock=clock)
-    return *_load(options), pace
+    return *_load(options), pace, StepSize(rows=options.step_rows)
 
 
 def _load(options: EngineOptions) -> tuple[StepModel, EngineFacts]:

@@ -4,6 +4,7 @@ Refuses to know what they are judged by: the operator reads `/internal/evidence`
 
     acceptance of proposed   sum by (revision) (rate(tandem_spec_decode_num_accepted_tokens_total[5m]))
                            / sum by (revision) (rate(tandem_spec_decode_num_draft_tokens_total[5m]))
+    left out by targets      tandem_spec_decode_num_unjudged_tokens_total above: neither accepted nor rejected
     mean accepted length     1 + accepted tokens / drafts, the same way with tandem_spec_decode_num_drafts_total
     hits of overlap          sum by (revision) (rate(tandem_ahead_proposals_total{result="hit"}[5m])) over the same
                              without result; tandem_ahead_wasted_tokens_total beside
@@ -36,6 +37,9 @@ class Metrics:
         self._drafts = self._counter("spec_decode_num_drafts", "Rounds with at least one proposed token.")
         self._proposed = self._counter("spec_decode_num_draft_tokens", "Proposed tokens.")
         self._accepted = self._counter("spec_decode_num_accepted_tokens", "Proposed tokens that the target accepted.")
+        self._unjudged = self._counter(
+            "spec_decode_num_unjudged_tokens", "Proposed tokens that a target left out, for want of room in its step."
+        )
         self._positions = self._counter(
             "spec_decode_num_accepted_tokens_per_pos", "Accepted tokens by position in the proposal.", "position"
         )
@@ -75,6 +79,7 @@ class Metrics:
             self._drafts.labels(revision, arm).inc()
             self._proposed.labels(revision, arm).inc(round.proposed)
             self._accepted.labels(revision, arm).inc(round.accepted)
+            self._unjudged.labels(revision, arm).inc(round.unjudged)
             for position in range(round.accepted):
                 self._positions.labels(revision, arm, position).inc()
         if round.ahead is not None:

@@ -100,6 +100,17 @@ def test_a_draft_draws_from_the_law_that_it_sends(
     )
 
 
+@pytest.mark.parametrize("mode", [Verification.REJECTION, Verification.BLOCK])
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
+def test_a_draft_draws_from_the_law_that_it_sends_wherever_u_falls(mode: Verification, temperature: float) -> None:
+    asked = SamplingParameters(seed=0, temperature=temperature)
+    for position in range(200):
+        token, sent = sampler.guess(np.array(LEVEL), asked, verification=mode, position=position)
+        assert sent is not None
+        u = verification.round_uniform(asked, Salt.DRAFT, position, 0)
+        assert token == sampling.draw(dict(zip(sent.ids, sent.probabilities, strict=True)), u), position
+
+
 @given(st.data(), st.integers(0, 1000))
 def test_a_coupled_draft_that_can_perturb_all_tokens_makes_the_target_choice(
     data: st.DataObject, position: int

@@ -65,6 +65,7 @@ DOCUMENT: dict[str, Any] = {
         "minDraftTokens": 1,
         "maxDraftTokens": 8,
         "minGainBasisPoints": 100,
+        "earlyStop": False,
     },
     "control": {"offPercent": 5, "slotSeconds": 20},
     "exactness": {"sampleBasisPoints": 250},
@@ -269,3 +270,11 @@ def test_a_request_steers_if_it_says_anything_about_speculation() -> None:
 def test_a_policy_may_keep_the_draft_from_working_ahead() -> None:
     policy = parse_policy(changed("speculation.overlap", "Off"))
     assert policy.speculation == replace(POLICY.speculation, overlap=Overlap.OFF)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_drafting_ends_early_only_where_the_policy_says_so(early: bool) -> None:
+    document = {**DOCUMENT, "speculation": {**DOCUMENT["speculation"], "earlyStop": early}}
+    policy = parse_policy(json.dumps(document))
+    allowed = allowance(policy, policy.revisions[0], OwnWish(), has_draft=True, slot_on=True)
+    assert allowed.bounds.early_stop is early

@@ -8,6 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from itertools import count, repeat
 
+from tandem_runtime.domain.budget import NOTHING_MEASURED, Measured
 from tandem_runtime.domain.commands import Counts, Emit, Request
 from tandem_runtime.domain.errors import BadRequest, NothingAdmitted
 from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead, Mode
@@ -98,8 +99,10 @@ async def nobody() -> TargetEngine:
 
 
 @asynccontextmanager
-async def stage_of(target: Script, *drafts: Script, chunk_tokens: int = CHUNK_TOKENS) -> AsyncIterator[Stage]:
-    """Real loops on threads of their own, over scripted models."""
+async def stage_of(
+    target: Script, *drafts: Script, chunk_tokens: int = CHUNK_TOKENS, costs: Measured = NOTHING_MEASURED
+) -> AsyncIterator[Stage]:
+    """Real loops on threads of their own, over scripted models; targets believe at first that steps have `costs`."""
 
     def facts(name: str) -> EngineFacts:
         return EngineFacts(model_digest="m", tokenizer_digest="t", incarnation=Incarnation(name))
@@ -108,7 +111,7 @@ async def stage_of(target: Script, *drafts: Script, chunk_tokens: int = CHUNK_TO
         return ScriptedModel(script, max_length=LONGEST)
 
     targets = [
-        BatchedTarget(model(target), facts(name), clock=CountedClock(), size=StepSize(chunk_tokens))
+        BatchedTarget(model(target), facts(name), clock=CountedClock(), size=StepSize(chunk_tokens, costs=costs))
         for name in ("first", "second")
     ]
     drafters = [

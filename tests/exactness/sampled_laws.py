@@ -18,12 +18,27 @@ from functools import partial
 import numpy as np
 from tests.exactness.loops import Question, answer_of, exactly, stage_of
 from tests.exactness.statistics_of_counts import Finding, judged
+from tests.seams.stepped_targets import known_costs
 
 from tandem_runtime.domain.sampling import distribution
 from tandem_runtime.domain.stopping import Endings
-from tandem_runtime.domain.tokens import Proposal, SamplingParameters, SparseRow, TokenId, Verification
+from tandem_runtime.domain.tokens import (
+    Capabilities,
+    Opened,
+    OpenSession,
+    Proposal,
+    ProposeRound,
+    SamplingParameters,
+    ScoreTokens,
+    SessionId,
+    SparseRow,
+    Stop,
+    TokenId,
+    Verification,
+)
 from tandem_runtime.engines.rejection import verify
 from tandem_runtime.engines.sampler import guess
+from tandem_runtime.ports import DraftEngine
 
 Prefix = tuple[TokenId, ...]
 Model = Callable[[Prefix], list[float]]
@@ -90,20 +105,46 @@ def findings(setup: Setup, *, samples: int) -> list[Finding]:
     return _both_laws(str(setup), Counter(two_tokens(setup, seed) for seed in range(samples)), setup.parameters)
 
 
-async def looped_findings(verification: Verification, *, samples: int) -> list[Finding]:
-    """The same through driver, session and step loops: sessions of three tokens, so that K = 2 fits, many at a time."""
+async def looped_findings(verification: Verification, *, samples: int, stop: Stop | None = None) -> list[Finding]:
+    """The same through driver, session and step loops: sessions of three tokens, so that K = 2 fits, many at a time.
+    Steps are believed to cost so much that where some share one, second guesses are left out, and where many, all.
+    `stop` is said with each proposal that is asked for."""
     shape = SHAPES["plain"]
 
     async def pair(seed: int) -> Prefix:
         question = Question(PROMPT, replace(shape, seed=seed), Endings(3), verification)
-        answer, _ = await answer_of(question, f"{seed}", stage.engines, exactly(2))
+        answer, _ = await answer_of(question, f"{seed}", engines, exactly(2))
         return answer.tokens[:2]
 
     pairs: Counter[Prefix] = Counter()
-    async with stage_of(TARGET, DRAFT) as stage:
+    async with stage_of(TARGET, DRAFT, costs=known_costs(0.04, 0.001)) as stage:
+        engines = replace(stage.engines, draft=Stopping(stage.drafts[0], stop))
         for first in range(0, samples, AT_ONCE):
             pairs.update(await asyncio.gather(*map(pair, range(first, min(samples, first + AT_ONCE)))))
     return _both_laws(f"{verification} through the loops", pairs, shape)
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """A draft that is told where to stop with each proposal."""
+
+    draft: DraftEngine
+    stop: Stop | None
+
+    async def capabilities(self) -> Capabilities:
+        return await self.draft.capabilities()
+
+    async def open(self, request: OpenSession) -> Opened:
+        return await self.draft.open(request)
+
+    async def propose(self, request: ProposeRound) -> Proposal:
+        return await self.draft.propose(replace(request, stop=self.stop))
+
+    async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
+        return await self.draft.score(request)
+
+    async def close(self, session: SessionId) -> None:
+        await self.draft.close(session)
 
 
 def _both_laws(name: str, pairs: Counter[Prefix], parameters: SamplingParameters) -> list[Finding]:

@@ -4,7 +4,6 @@
 """
 
 import json
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -19,14 +18,6 @@ from tandem_runtime.domain.certificate import Calibration, Certificate, Doubt
 
 TEXTS, TOKENS = 6, 24
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @cache

@@ -29,6 +29,14 @@ def up_to_an_end(guessed: Prefix, k: int) -> bool:
     return len(guessed) < k and 0 not in guessed
 
 
+Kept: TypeAlias = Callable[[Prefix, Prefix], int]
+"""How many tokens of a proposal are judged, by what was emitted before it and by the proposal itself."""
+
+
+def all_of_it(before: Prefix, ids: Prefix) -> int:
+    return len(ids)
+
+
 def emitted(
     numbers: Numbers,
     rule: Rule,
@@ -38,19 +46,37 @@ def emitted(
     k: int,
     before: Prefix = (),
     goes_on: Proposed = up_to_k,
+    kept: Kept = all_of_it,
 ) -> Prefix:
-    """What one round emits after `before`. Its numbers are its own: they are named by the offset that it begins at."""
+    """What one round emits after `before`."""
+    ids, verified = judged(numbers, rule, target, draft, k=k, before=before, goes_on=goes_on, kept=kept)
+    return (*ids[: verified.accepted], verified.token)
+
+
+def judged(
+    numbers: Numbers,
+    rule: Rule,
+    target: Model,
+    draft: Model,
+    *,
+    k: int,
+    before: Prefix = (),
+    goes_on: Proposed = up_to_k,
+    kept: Kept = all_of_it,
+) -> tuple[Prefix, Verified]:
+    """A round's proposal and verdict. Its numbers are its own: they are named by the offset that it begins at."""
     offset: Hashable = len(before)
     ids: Prefix = ()
     while goes_on(ids, k):
         ids = (*ids, draw(draft(before + ids), numbers("draft", offset, len(ids))))
+    ids = ids[: kept(before, ids)]
     q = [draft(before + ids[:count]) for count in range(len(ids))]
     p = [target(before + ids[:count]) for count in range(len(ids) + 1)]
     chance = Chance(numbers.all_of("accept", offset), numbers.all_of("follow", offset))
     verified = judged_to_the_last_law(
         ids, lambda count: rule(ids[:count], q[:count], p[: count + 1], chance), lambda count: bool(p[count])
     )
-    return (*ids[: verified.accepted], verified.token)
+    return ids, verified
 
 
 def emitted_law(

@@ -9,8 +9,10 @@ INVARIANCE = "tests/exactness/test_drafter_invariance.py"
 SAMPLED = "tests/exactness/test_sampled_laws.py::test_one_and_two_tokens_have_the_targets_law"
 ONE_BY_ONE, IN_ROUNDS = f"{SAMPLED}[Rejection cold with bias]", f"{SAMPLED}[Rejection min-p]"
 THROUGH_LOOPS = "tests/exactness/test_sampled_laws.py::test_the_law_holds_through_driver_session_and_loops"
+EARLY_ENDS = "tests/exactness/test_sampled_laws.py::test_the_law_holds_where_drafting_ends_early"
 NOISE = "tests/exactness/test_noise_independence.py"
 EXACT = "tests/laws/test_chains.py::test_the_targets_law_is_emitted_exactly"
+LEFT_OUT = "tests/seams/test_verify_budget.py::test_what_is_left_out_is_the_same_whatever_was_drawn"
 VERDICTS = "tests/agreement/test_rejection_agreement.py::test_the_verdicts_of_a_ragged_batch_are_the_reference_verdicts"
 _SAMPLER = "tests/agreement/test_sampler_agreement.py"
 SAME_LAW = f"{_SAMPLER}::test_the_law_after_all_processors_is_the_reference_law"
@@ -20,6 +22,7 @@ NEXT_TO_A_MASS = (
     "tests/agreement/test_coupling_agreement.py::test_a_top_p_next_to_a_mass_cuts_float32_rows_as_the_domain_does"
 )
 SENT_LAW = f"{_SAMPLER}::test_a_draft_draws_from_the_law_that_it_sends"
+DRAWN = f"{_SAMPLER}::test_a_draft_draws_from_the_law_that_it_sends_wherever_u_falls"
 
 PROOFS = (
     EXACT,
@@ -29,10 +32,13 @@ PROOFS = (
     SAME_CHOICE,
     NEXT_TO_A_MASS,
     SENT_LAW,
+    DRAWN,
     NOISE,
     INVARIANCE,
     SAMPLED,
     THROUGH_LOOPS,
+    EARLY_ENDS,
+    LEFT_OUT,
 )
 """All that may kill a mutant: tests of identity and of laws, never a comparison with a recorded output."""
 

@@ -4,10 +4,13 @@ Refuses to know how they are planted and found. Sources: issues and pull request
 """
 
 from tests.mutants.fault import (
+    DRAWN,
+    EARLY_ENDS,
     EVERY_FILTER,
     EXACT,
     IN_ROUNDS,
     INVARIANCE,
+    LEFT_OUT,
     NEXT_TO_A_MASS,
     NOISE,
     ONE_BY_ONE,
@@ -23,16 +26,16 @@ NAMED: tuple[Fault, ...] = (
     Fault(
         "raw q in the residual",
         "engines/rejection.py",
-        "return _followed(_residual(p, q), at, parameters, offset)",
-        "return _followed(_residual(p, Law(q.ids, np.sqrt(q.probabilities))), at, parameters, offset)",
+        "return _followed(_residual(p, q), at, parameters, offset, credits)",
+        "return _followed(_residual(p, Law(q.ids, np.sqrt(q.probabilities))), at, parameters, offset, credits)",
         "q before its temperature is subtracted, not the q that was drawn from (transformers 47932)",
         (VERDICTS, ONE_BY_ONE, IN_ROUNDS),
     ),
     Fault(
         "recovered token from p instead of the residual",
         "engines/rejection.py",
-        "return _followed(_residual(p, q), at, parameters, offset)",
-        "return _followed(p, at, parameters, offset)",
+        "return _followed(_residual(p, q), at, parameters, offset, credits)",
+        "return _followed(p, at, parameters, offset, credits)",
         "what was already given a chance by q is given another: the law tilts towards the draft's",
         (ONE_BY_ONE, IN_ROUNDS),
     ),
@@ -100,14 +103,14 @@ NAMED: tuple[Fault, ...] = (
         "token = draw(Law(law.ids, rounded.astype(np.float64)), u)",
         "token = draw(Law(law.ids, rounded.astype(np.float64) ** 0.5), u)",
         "the draft draws at another temperature than the law that it sends (lattice 388)",
-        (SENT_LAW,),
+        (SENT_LAW, DRAWN),
     ),
     Fault(
         "bonus from position K",
         "engines/rejection.py",
-        "return _followed(distribution(logits[-1], parameters), len(proposal.ids), parameters, offset)",
+        "return _followed(distribution(logits[-1], parameters), len(proposal.ids), parameters, offset, credits)",
         "return _followed(distribution(logits[max(0, len(proposal.ids) - 1)], parameters), "
-        "len(proposal.ids), parameters, offset)",
+        "len(proposal.ids), parameters, offset, credits)",
         "the bonus token must come from the row behind the last proposed token",
         (ONE_BY_ONE, IN_ROUNDS),
     ),
@@ -266,6 +269,27 @@ NAMED: tuple[Fault, ...] = (
         "            ids.append(token)\n            rows += [row]",
         "whether a position is proposed may not depend on what was drawn there, or the law is wrong",
         (THROUGH_LOOPS,),
+    ),
+    Fault(
+        "an early end that looks at the draw",
+        "engines/draft_loop.py",
+        "            ids.append(token)\n            rows += [row]",
+        "            if request.stop and row is not None and row.probabilities[row.ids.index(token)] < 0.25:\n"
+        "                break\n            ids.append(token)\n            rows += [row]",
+        "a guess is withheld for its own probability in place of its row's confidence: what is rare with the draft is "
+        "never judged (llama.cpp's and others' p-min looks at the chosen token)",
+        (EARLY_ENDS,),
+    ),
+    Fault(
+        "a cut by q of the drawn token",
+        "engines/target_loop.py",
+        "settled=len(prefix), survivals=survivals)",
+        "settled=len(prefix), survivals=tuple(\n"
+        "            chance * (row.probabilities[row.ids.index(token)] > 0.25)\n"
+        "            for chance, token, row in zip(survivals, proposed.ids, proposed.q or (), strict=False)\n"
+        "        ))",
+        "which slots of a shared step are judged may hang on beliefs and costs only, or the law is wrong",
+        (LEFT_OUT, THROUGH_LOOPS),
     ),
     Fault(
         "a request parameter that reaches only the bonus token",

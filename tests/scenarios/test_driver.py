@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from tandem_runtime.domain.acceptance import UNKNOWN
 from tandem_runtime.domain.commands import Emit, Finish, Request
 from tandem_runtime.domain.errors import (
     BadRequest,
@@ -417,9 +418,10 @@ async def test_nothing_to_offer_is_no_rejection() -> None:
     await stage.answer()
     belief, rounds = stage.lookahead.belief, stage.observer.rounds
     examined, accepted = sum(r.examined for r in rounds), sum(r.accepted for r in rounds)
-    assert (sum(t.rejected > 0 for t in belief.tallies) > 0) == (accepted < examined)
-    assert belief.costs.plain_token is not None
-    assert belief.costs.plain_token.value == pytest.approx(0.015)
+    known = belief.acceptance.survivals(1)[0]
+    assert (known < UNKNOWN.survivals(1)[0]) == (accepted < examined)
+    assert belief.costs.plain is not None
+    assert belief.costs.plain.level == pytest.approx(0.015)
     assert belief.costs.draft_token is not None  # learnt behind plain rounds too: such a draft is always warm
 
 
@@ -450,4 +452,4 @@ async def test_the_shared_belief_learns_from_every_round() -> None:
     await stage.answer()
     costs = stage.lookahead.belief.costs
     assert costs.draft_token is not None
-    assert costs.draft_token.value == pytest.approx(0.004)
+    assert costs.draft_token.level == pytest.approx(0.004)

@@ -214,14 +214,6 @@ async def all_together(pair: Pair, cases: Sequence[Case]) -> list[Said]:
     return said
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 async def test_two_hundred_mixed_requests_say_what_each_says_alone(

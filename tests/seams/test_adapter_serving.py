@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import openai
 import pytest
-import torch
 from starlette.applications import Starlette
 from tests.seams.adapter_folders import saved_adapter
 from tests.seams.gateway_peers import Running, ShiftedClock, always, running_gateway, until
@@ -34,14 +33,6 @@ from tandem_runtime.local import adapter_desk
 TABLE = [bytes([32 + token]) for token in range(VOCAB - 1)] + [b"zz"]
 PROMPT = tuple(7 * at % VOCAB for at in range(40))
 LIFE = Incarnation("life")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

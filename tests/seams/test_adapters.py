@@ -1,7 +1,7 @@
 """LoRA in the bundled engine: merged weights' logits, a row's bits in any company, and folders that are refused."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -23,14 +23,6 @@ from tandem_runtime.engines.torch_engine.linear import multiplier_for
 from tandem_runtime.ports import Logits, Row
 
 TOKENS = tuple(int(token) for token in torch.randint(VOCAB, (40,), generator=torch.Generator().manual_seed(5)))
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def needs_own_product() -> None:

@@ -1,7 +1,6 @@
 """Every architecture of the table against transformers' own model of it, on random weights: the same folder, the same
 logits, for the decoder over whole texts and for the engine through its cache."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +48,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Qwen3": ("Qwen3ForCausalLM", {"head_dim": 32, "tie_word_embeddings": True}),
     "Qwen3 with biases": ("Qwen3ForCausalLM", {"head_dim": 8, "attention_bias": True}),
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def engine_logits(model: StepModel, tokens: list[int], pieces: list[int]) -> torch.Tensor:

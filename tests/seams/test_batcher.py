@@ -187,7 +187,7 @@ async def test_a_failing_step_fails_its_own_requests_and_no_later_ones(
             await target.verify(round_of("bad"))
         after = await target.verify(round_of("good", 1, 1, CHAIN_AFTER_1[1:4]))
     assert (before.token, after.accepted, after.token) == (5, 3, CHAIN_AFTER_1[4])
-    assert f"step failed rows=1 error={type(failure()).__name__} at forward:" in caplog.text
+    assert f"row failed error={type(failure()).__name__} at forward:" in caplog.text
     assert "kernel" not in caplog.text  # a fault's own words may hold what a user wrote
 
 

@@ -38,6 +38,7 @@ from tandem_runtime.domain.tokens import (
     ScoreTokens,
     SessionId,
     SparseRow,
+    Stop,
     TokenLogprob,
     Verdict,
     Verification,
@@ -97,7 +98,22 @@ def proposals(draw: st.DrawFn, *, seconds: bool = True) -> Proposal:
     if not seconds:
         return proposal
     ahead = draw(st.none() | st.builds(Ahead, st.booleans(), counts))
-    return replace(proposal, draft_seconds=draw(micro), rows=draw(sharers), ahead=ahead)
+    told = st.just(b"") | st.binary(min_size=len(proposed), max_size=len(proposed))
+    return replace(
+        proposal, draft_seconds=draw(micro), rows=draw(sharers), confidences=draw(told.map(tuple)), ahead=ahead
+    )
+
+
+chances = st.integers(0, 255).map(lambda each: each / 255)
+stops = st.builds(Stop, share, st.lists(chances, min_size=16, max_size=16).map(tuple))
+
+
+@st.composite
+def verify_rounds(draw: st.DrawFn) -> VerifyRound:
+    proposal = draw(proposals(seconds=False))
+    survivals = st.lists(st.integers(0, 255), min_size=len(proposal.ids), max_size=len(proposal.ids))
+    believed = tuple(byte / 255 for byte in draw(st.just([]) | survivals))
+    return VerifyRound(SESSION, draw(incarnations), draw(counts), draw(counts), proposal, believed)
 
 
 requests: st.SearchStrategy[RequestBody] = st.one_of(
@@ -115,9 +131,11 @@ requests: st.SearchStrategy[RequestBody] = st.one_of(
         weight=st.floats(1e-9, 1e9),
         priority=st.sampled_from(Priority),
     ),
-    st.builds(VerifyRound, st.just(SESSION), incarnations, counts, counts, proposals(seconds=False)),
+    verify_rounds(),
     st.builds(RunRounds, st.just(SESSION), incarnations, counts, counts, counts),
-    st.builds(ProposeRound, st.just(SESSION), incarnations, counts, ids, counts, st.none() | outlooks),
+    st.builds(
+        ProposeRound, st.just(SESSION), incarnations, counts, ids, counts, st.none() | stops, st.none() | outlooks
+    ),
     st.builds(ScoreTokens, st.just(SESSION), incarnations, counts, ids),
     st.just(Cancel()),
     st.just(Close()),
@@ -135,8 +153,9 @@ replies: st.SearchStrategy[ReplyBody] = st.one_of(
         queue_seconds=micro,
         forward_seconds=micro,
         kv_used=share,
-        credits=st.lists(st.floats(0, 1, width=32), max_size=3).map(tuple),
+        credits=st.lists(share, max_size=3).map(tuple),
         rows=sharers,
+        unjudged=counts,
     ),
     st.just(Ended()),
     proposals(),
@@ -246,6 +265,7 @@ SENSELESS = [
     (with_q(ids=[1, 2], probabilities=[float("nan"), 1.0]), "proposal.q[0]"),
     (with_q(ids=[1, 1], probabilities=[0.5, 0.5]), "proposal.q[0]"),
     (with_q(ids=[], probabilities=[]), "proposal.q[0]"),
+    (pb.Request(propose=pb.Propose(stop=pb.Stop(acceptance=b"123"))), "propose.stop.acceptance"),
 ]
 
 
@@ -263,11 +283,44 @@ def test_a_draft_that_sends_no_law_is_told_apart_from_one_that_does() -> None:
     assert caught.value.parameter == "proposal.q[0]"
 
 
-@pytest.mark.parametrize("credit", [-0.1, 1.1, float("nan")])
-def test_a_credit_that_is_no_chance_is_a_bad_request_naming_the_position(credit: float) -> None:
-    with pytest.raises(BadRequest, match="a chance from 0 to 1") as caught:
-        codec.decode_reply(pb.Reply(call=1, verdict=pb.Verdict(credits=[0.5, credit])))
-    assert caught.value.parameter == "verdict.credits[1]"
+def test_a_credit_that_is_no_chance_is_a_bad_request_naming_the_position() -> None:
+    with pytest.raises(BadRequest, match="a chance has 10000 at most") as caught:
+        codec.decode_reply(pb.Reply(call=1, verdict=pb.Verdict(credits_basis_points=[5000, 10001])))
+    assert caught.value.parameter == "verdict.credits_basis_points[1]"
+
+
+def test_a_credit_takes_two_bytes_at_most() -> None:
+    def size(credits: tuple[float, ...]) -> int:
+        return len(codec.reply_frame(Verdict(round=1, offset=1, accepted=4, token=1, credits=credits), call=1))
+
+    tag_and_length = 2
+    assert size((1.0,) * 5) - size(()) <= 5 * 2 + tag_and_length
+
+
+def test_confidences_are_one_per_guess_or_none() -> None:
+    sent = pb.Proposal(ids=[1, 2], confidences=b"1")
+    with pytest.raises(BadRequest, match="1 bytes for 2 ids") as caught:
+        codec.decode_reply(pb.Reply(call=1, proposal=sent))
+    assert caught.value.parameter == "proposal.confidences"
+
+
+def test_a_belief_travels_in_255ths() -> None:
+    sent = VerifyRound(SESSION, BOUND, 0, 0, Proposal((1, 2, 3)), (0.9, 0.9**2, 0.001))
+    (request,) = codec.read_requests(codec.request_frame(sent, call=1, session=1, bound=BOUND))
+    assert request.body(session=SESSION, bound=BOUND) == replace(sent, survivals=(230 / 255, 207 / 255, 0.0))
+
+
+@pytest.mark.parametrize("survival", [-0.1, 1.1, float("nan")])
+def test_a_belief_that_is_no_chance_is_never_sent(survival: float) -> None:
+    with pytest.raises(BadRequest, match="cannot carry"):
+        codec.request_frame(VerifyRound(SESSION, BOUND, 0, 0, Proposal((1,)), (survival,)), call=1, session=1)
+
+
+def test_beliefs_about_another_number_of_tokens_are_a_bad_request() -> None:
+    message = pb.Request(call=1, session=1, verify=pb.Verify(ids=[1, 2], survivals=b"\xff"))
+    with pytest.raises(BadRequest, match="1 bytes for 2 proposed ids") as caught:
+        codec.decode_request(message, session=SESSION, incarnation=BOUND)
+    assert caught.value.parameter == "survivals"
 
 
 @pytest.mark.parametrize("kind", [0, 99])
@@ -301,7 +354,7 @@ def test_a_clock_that_stepped_back_saturates_instead_of_failing_the_round() -> N
 def test_a_coupled_round_at_five_guesses_takes_at_most_128_bytes_each_way() -> None:
     guesses = Proposal(ids=(151_935,) * 5)
     frame = codec.request_frame(
-        VerifyRound(SESSION, BOUND, 100_000, 130_000, guesses), call=2**32, session=50_000, bound=BOUND
+        VerifyRound(SESSION, BOUND, 100_000, 130_000, guesses, (0.5,) * 5), call=2**32, session=50_000, bound=BOUND
     )
     verdict = Verdict(
         round=100_000,
@@ -312,6 +365,7 @@ def test_a_coupled_round_at_five_guesses_takes_at_most_128_bytes_each_way() -> N
         forward_seconds=2.5,
         kv_used=0.99,
         rows=300,
+        unjudged=5,
     )
     sizes = len(frame), len(codec.reply_frame(verdict, call=2**32))
     assert max(sizes) <= 128

@@ -48,7 +48,7 @@ def result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     monkeypatch.setattr(record, "RESULTS", tmp_path)
     monkeypatch.setattr(engine_cpu, "CACHE", tmp_path)
     monkeypatch.setattr(engine_cpu, "LOG", tmp_path / "engines.log")
-    monkeypatch.setattr(engine_cpu, "smollm2_folder", lambda: Path("nowhere"))
+    monkeypatch.setattr(engine_cpu, "needed_folder", lambda: Path("nowhere"))
     monkeypatch.setattr(engine_cpu, "FolderTokenizer", Letters)
     monkeypatch.setattr(engine_cpu, "measured_steps", steps_of_no_model)
     for module in (engine_cpu, engine_cpu_entrants, engine_cpu_turns):

@@ -1,131 +1,36 @@
-"""One suite for the engine ports, over every model that can stand behind them."""
+"""One suite for the engine ports, over every model that can stand behind them: how rounds go."""
 
 import asyncio
-import math
-import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from tests.seams.port_models import LENGTH, PAIRS, SLOTS, VOCAB, Pair
-
-from tandem_runtime.domain.errors import (
-    BadRequest,
-    DraftLost,
-    Overloaded,
-    SessionLost,
-    StaleOffset,
+from tests.seams import port_words
+from tests.seams.port_models import SLOTS, VOCAB, Pair
+from tests.seams.port_words import (
+    LIFE,
+    draft_of,
+    opening,
+    plain,
+    propose_of,
+    round_of,
+    run_of,
+    speculate,
+    target_of,
+    untimed,
 )
+
+from tandem_runtime.domain.errors import DraftLost, SessionLost, StaleOffset
 from tandem_runtime.domain.tokens import (
     Incarnation,
-    OpenSession,
-    Proposal,
-    ProposeRound,
-    RunRounds,
     SamplingParameters,
     ScoreTokens,
     SessionId,
-    SparseRow,
     TokenId,
     Verdict,
     Verification,
-    VerifyRound,
 )
-from tandem_runtime.engines.draft_loop import BatchedDraft
-from tandem_runtime.engines.planning import StepSize
-from tandem_runtime.engines.sessions import EngineFacts
-from tandem_runtime.engines.target_loop import BatchedTarget
-from tandem_runtime.ports import StepModel
 
-LIFE = Incarnation("life-1")
-PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
-
-
-class SystemClock:
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    def wall(self) -> float:
-        return time.time()
-
-
-@pytest.fixture(params=sorted(PAIRS))
-def pair(request: pytest.FixtureRequest) -> Pair:
-    return PAIRS[request.param]
-
-
-def facts(*, end_tokens: frozenset[TokenId] = frozenset()) -> EngineFacts:
-    return EngineFacts(
-        model_digest="sha256:model", tokenizer_digest="sha256:tokenizer", incarnation=LIFE, end_tokens=end_tokens
-    )
-
-
-def target_of(model: StepModel, *, end_tokens: frozenset[TokenId] = frozenset(), chunk: int = 256) -> BatchedTarget:
-    return BatchedTarget(model, facts(end_tokens=end_tokens), clock=SystemClock(), size=StepSize(chunk))
-
-
-def draft_of(model: StepModel) -> BatchedDraft:
-    return BatchedDraft(model, facts(), clock=SystemClock())
-
-
-def opening(name: str = "a", **changes: object) -> OpenSession:
-    plain = OpenSession(
-        session=SessionId(name),
-        prompt=PROMPT,
-        output=(),
-        parameters=SamplingParameters(seed=7),
-        verification=Verification.COUPLED,
-        max_tokens=64,
-    )
-    return replace(plain, **changes)  # type: ignore[arg-type]  # the test's own keywords
-
-
-def round_of(
-    number: int, offset: int, ids: Sequence[TokenId] = (), *, name: str = "a", q: tuple[SparseRow, ...] | None = None
-) -> VerifyRound:
-    return VerifyRound(SessionId(name), LIFE, number, offset, Proposal(tuple(ids), q))
-
-
-def run_of(count: int, *, number: int = 0, offset: int = 0, name: str = "a") -> RunRounds:
-    return RunRounds(SessionId(name), LIFE, number, offset, count)
-
-
-def propose_of(base: int, committed: Sequence[TokenId], k: int, *, name: str = "a") -> ProposeRound:
-    return ProposeRound(SessionId(name), LIFE, base, tuple(committed), k)
-
-
-async def plain(target: BatchedTarget, request: OpenSession, count: int) -> list[TokenId]:
-    """`count` tokens by empty verifies, one after the other."""
-    await target.open(request)
-    tokens: list[TokenId] = []
-    for number in range(count):
-        offset = len(request.output) + len(tokens)
-        verdict = await target.verify(round_of(number, offset, name=request.session))
-        tokens.append(verdict.token)
-    return tokens
-
-
-async def speculate(
-    target: BatchedTarget, draft: BatchedDraft, request: OpenSession, *, count: int, k: int
-) -> tuple[list[TokenId], int, int]:
-    """The output by speculation, and how much was proposed and accepted."""
-    await target.open(request)
-    await draft.open(request)
-    output: list[TokenId] = []
-    base, number, proposed, accepted = 0, 0, 0, 0
-    while len(output) < count:
-        proposal = await draft.propose(propose_of(base, output[base:], k, name=request.session))
-        base = len(output)
-        verdict = await target.verify(
-            VerifyRound(request.session, LIFE, number, len(output), proposal),
-        )
-        output += [*proposal.ids[: verdict.accepted], verdict.token]
-        proposed, accepted, number = proposed + len(proposal.ids), accepted + verdict.accepted, number + 1
-    return output[:count], proposed, accepted
-
-
-def untimed(verdict: Verdict) -> Verdict:
-    return replace(verdict, queue_seconds=0.0, forward_seconds=0.0, kv_used=0.0)
+pair = port_words.pair
 
 
 async def test_a_verify_of_k_tokens_equals_k_empty_verifies(pair: Pair) -> None:
@@ -227,15 +132,6 @@ async def test_a_draft_scores_what_it_would_have_proposed(pair: Pair) -> None:
         after = await draft.score(ScoreTokens(SessionId("b"), LIFE, 2, ids[2:]))
     assert bits == (True, True, False)
     assert after == (True, True, True)
-
-
-async def test_a_draft_with_a_full_context_proposes_less(pair: Pair) -> None:
-    prompt = tuple(i % VOCAB for i in range(LENGTH - 2))
-    with draft_of(pair.draft()) as draft:
-        await draft.open(opening("a", prompt=prompt))
-        assert len((await draft.propose(propose_of(0, (), 8, name="a"))).ids) == 3
-        assert (await draft.propose(propose_of(0, (1, 2, 3), 8, name="a"))).ids == ()
-        assert await draft.score(ScoreTokens(SessionId("a"), LIFE, 3, (1, 2))) == (False, False)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0])
@@ -368,134 +264,3 @@ async def test_a_round_with_another_proposal_is_not_the_same_round(pair: Pair) -
         await target.verify(round_of(0, 0, (1, 2)))
         with pytest.raises(StaleOffset, match="another proposal"):
             await target.verify(round_of(0, 0, (1, 3)))
-
-
-async def test_there_is_no_room_beyond_the_last_slot_until_one_is_closed(pair: Pair) -> None:
-    with target_of(pair.target()) as target, draft_of(pair.draft()) as draft:
-        for engine in (target, draft):
-            for number in range(SLOTS):
-                await engine.open(opening(str(number)))
-        with pytest.raises(Overloaded) as refusal:
-            await target.open(opening("more"))
-        with pytest.raises(DraftLost):
-            await draft.open(opening("more"))
-        await target.close(SessionId("0"))
-        await target.open(opening("more"))
-    assert refusal.value.retry_after_seconds >= 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "parameter"),
-    [
-        ({"prompt": ()}, "prompt"),
-        ({"prompt": (1,) * (LENGTH + 1)}, "prompt"),
-        ({"prompt": (1,) * LENGTH, "max_tokens": 1}, "max_tokens"),
-        ({"prompt": (1, VOCAB)}, "prompt"),
-        ({"prompt": (-1,)}, "prompt"),
-        ({"parameters": SamplingParameters(seed=1, logit_bias=((VOCAB, 1.0),))}, "logit_bias"),
-    ],
-)
-async def test_a_session_that_can_never_be_served_names_its_field(
-    pair: Pair, changes: dict[str, object], parameter: str
-) -> None:
-    with target_of(pair.target()) as target, pytest.raises(BadRequest) as refusal:
-        await target.open(opening(**changes))  # type: ignore[arg-type]  # rows of a table
-    assert refusal.value.parameter == parameter
-
-
-async def test_an_answer_may_fill_the_context_to_the_last_token(pair: Pair) -> None:
-    prompt = tuple(i % VOCAB for i in range(LENGTH - 4))
-    with target_of(pair.target()) as target:
-        request = opening("a", prompt=prompt, max_tokens=4)
-        tokens = await plain(target, request, 4)
-        await target.open(request)
-        verdict = await target.verify(round_of(0, 0, tokens[:3]))
-        assert (verdict.accepted, verdict.token) == (3, tokens[3])
-        with pytest.raises(BadRequest, match=str(LENGTH)):
-            await target.verify(round_of(1, 4, (1, 2)))
-
-
-BAD_PROPOSALS = [
-    pytest.param((VOCAB,), None, "proposal.ids[0]", id="an id beyond the vocabulary"),
-    pytest.param((1, VOCAB + 9), None, "proposal.ids[1]", id="a second id beyond the vocabulary"),
-    pytest.param((1,), (), "proposal.q", id="no row of q"),
-    pytest.param((1,), (SparseRow((1,), (1.0,)),) * 2, "proposal.q", id="a row too many"),
-    pytest.param((1,), (SparseRow((1, 2), (0.5, 0.25)),), "proposal.q[0]", id="q that adds up to less than one"),
-    pytest.param((1,), (SparseRow((2,), (1.0,)),), "proposal.q[0]", id="q that excludes the id"),
-    pytest.param((1,), (SparseRow((1,), (math.nan,)),), "proposal.q[0]", id="q that is no number"),
-]
-
-
-@pytest.mark.parametrize(
-    ("verification", "ids", "q", "parameter"),
-    [
-        pytest.param(mode, *bad.values, id=f"{mode}, {bad.id}")
-        for mode in Verification
-        for bad in BAD_PROPOSALS
-        if mode is not Verification.COUPLED or bad.values[1] is None  # a coupled proposal carries no q
-    ],
-)
-async def test_a_bad_proposal_is_refused_and_the_session_goes_on(
-    pair: Pair,
-    verification: Verification,
-    ids: tuple[TokenId, ...],
-    q: tuple[SparseRow, ...] | None,
-    parameter: str,
-) -> None:
-    with target_of(pair.target()) as target:
-        tokens = await plain(target, opening("a", verification=verification), 4)
-        await target.open(opening("b", verification=verification))
-        first = await target.verify(round_of(0, 0, (), name="b"))
-        rows = tuple(SparseRow((token,), (1.0,)) for token in ids) if q is None else q
-        with pytest.raises(BadRequest) as refusal:
-            await target.verify(round_of(1, 1, ids, name="b", q=rows))
-        assert refusal.value.parameter == parameter
-        rest = [await target.verify(round_of(number, number, (), name="b")) for number in (1, 2, 3)]
-    assert [verdict.token for verdict in (first, *rest)] == tokens
-
-
-@pytest.mark.parametrize("mode", list(Verification))
-@pytest.mark.parametrize("place", [1, 2, 5])
-async def test_where_the_rules_leave_no_token_a_round_ends_with_the_token_before(
-    pair: Pair, mode: Verification, place: int
-) -> None:
-    """As plain decoding does: it says so many tokens, and fails at that place."""
-    greedy = SamplingParameters(seed=5, temperature=0.0)
-    with target_of(pair.target()) as target:
-        tokens = await plain(target, opening("a", parameters=greedy), 8)
-        banned = tuple((*tokens[:place], after) for after in range(VOCAB))
-        request = opening("b", parameters=replace(greedy, bad_words=banned), verification=mode, logprobs=0)
-        assert await plain(target, request, place) == tokens[:place]
-        with pytest.raises(BadRequest, match="bad_words left no token"):
-            await target.verify(round_of(place, place, name="b"))
-        await target.open(request)
-        certain = tuple(SparseRow((token,), (1.0,)) for token in tokens)
-        verdict = await target.verify(round_of(0, 0, tokens, name="b", q=certain))
-        with pytest.raises(BadRequest, match="bad_words left no token") as refusal:
-            await target.verify(round_of(1, place, tokens[place:], name="b", q=certain[place:]))
-    assert (verdict.accepted, verdict.token) == (place - 1, tokens[place - 1])
-    assert len(verdict.logprobs or ()) == place
-    assert refusal.value.parameter == "bad_words"
-
-
-@pytest.mark.parametrize("mode", list(Verification))
-async def test_a_draft_offers_what_it_guessed_before_its_rules_left_no_token(pair: Pair, mode: Verification) -> None:
-    greedy = SamplingParameters(seed=5, temperature=0.0)
-    with draft_of(pair.draft()) as draft:
-        await draft.open(opening("a", parameters=greedy))
-        ids = (await draft.propose(propose_of(0, (), 6))).ids
-        banned = tuple((*ids[:4], after) for after in range(VOCAB))
-        await draft.open(opening("b", parameters=replace(greedy, bad_words=banned), verification=mode))
-        offered = await draft.propose(propose_of(0, (), 6, name="b"))
-        nothing = await draft.propose(propose_of(0, ids[:4], 6, name="b"))
-        bits = await draft.score(ScoreTokens(SessionId("b"), LIFE, 0, ids))
-    assert (offered.ids, nothing.ids) == (ids[:4], ())
-    assert bits[:5] == (True, True, True, True, False)
-
-
-async def test_what_is_told_of_the_engine_is_what_it_was_given(pair: Pair) -> None:
-    model = pair.target()
-    with target_of(model) as target:
-        told = await target.capabilities()
-    assert (told.model_digest, told.tokenizer_digest) == ("sha256:model", "sha256:tokenizer")
-    assert (told.vocab_size, told.max_length, told.determinism) == (VOCAB, LENGTH, model.determinism)

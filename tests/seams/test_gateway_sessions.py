@@ -13,10 +13,9 @@ import httpx
 import pytest
 from tests.seams.gateway_peers import Running, always, running_gateway, until
 
-from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.errors import TargetLost
-from tandem_runtime.domain.lookahead import conditional_acceptance
 from tandem_runtime.domain.policy import ControlPolicy, PairRevision, RevisionName, SpeculationPolicy, SpeculationState
+from tandem_runtime.domain.segments import Heat, Segment
 from tandem_runtime.domain.tokens import (
     Capabilities,
     Opened,
@@ -28,7 +27,7 @@ from tandem_runtime.domain.tokens import (
     VerifyRound,
 )
 from tandem_runtime.engines.scripted import Script, ScriptedModel, chain_logits, lame_chain_logits
-from tandem_runtime.gateway import delivery, serving
+from tandem_runtime.gateway import delivery
 from tandem_runtime.gateway.server import Listening, serve_gateway
 from tandem_runtime.local import LOCAL_DRAFT, LOCAL_TARGET
 from tandem_runtime.ports import TargetEngine
@@ -272,25 +271,14 @@ async def test_while_speculation_is_off_the_draft_scores_what_is_emitted() -> No
         reply = await running.plain(prompt="b", max_tokens=30, temperature=0)
         await running.gateway.shadow.settle()
         stratum = running.stratum()
-        believed = running.gateway.lookahead(running.gateway.in_force.policy.revisions[0]).belief  # type: ignore[union-attr]
+        revision = running.gateway.in_force.policy.revisions[0]  # type: ignore[union-attr]
+        believed = running.gateway.segments.cell(Segment(revision.name, None, Heat.GREEDY)).belief
         scoring.cancel()
     assert reply["speculation"]["proposed"] == 0
-    assert conditional_acceptance(believed, 2) == pytest.approx((2 / 3, 2 / 3), abs=0.03)
+    assert believed.acceptance.survivals(2) == pytest.approx((2 / 3, 4 / 9), abs=0.06)
     assert sum(stratum["shadow"]["examined"]) == 30
     assert sum(stratum["shadow"]["matched"]) == 20  # wrong where the prefix length is a multiple of 3
     assert sum(stratum["acceptance"]["examined"]) == 0
-
-
-async def test_what_is_believed_of_the_least_lately_asked_for_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "MOST_LOOKAHEADS", 2)
-    async with running_gateway(chain_logits) as running:
-        revision = running.gateway.in_force.policy.revisions[0]  # type: ignore[union-attr]
-        first, second, third = (AdapterDigest(name) for name in "abc")
-        kept, lost = (running.gateway.lookahead(revision, adapter=adapter) for adapter in (first, second))
-        assert running.gateway.lookahead(revision, adapter=first) is kept
-        running.gateway.lookahead(revision, adapter=third)
-        assert running.gateway.lookahead(revision, adapter=first) is kept
-        assert running.gateway.lookahead(revision, adapter=second) is not lost
 
 
 async def test_a_revision_in_shadow_is_scored_and_serves_nobody() -> None:

@@ -9,15 +9,27 @@ from examples.demo.stage import PAIRS, PAIRS_FOLDER
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = (
+    "capacity",
+    "controller",
     "coupled_verify",
+    "disable_latency",
     "drafters",
+    "edits",
     "engine_cpu",
     "engine_profile",
     "fairness",
+    "never_worse",
     "operator_look",
+    "page",
     "pair_speed",
+    "plots",
     "quantised_draft",
+    "record_traces",
+    "rig_sequential",
+    "rig_twin",
+    "segments",
     "smollm2",
+    "verify_budget",
     "verify_cost",
 )
 INSTALLED = ("--old-file", ".venv/.installed")

@@ -1,6 +1,6 @@
 """What lies between products, in C: torch's numbers within rounding, and one row's bits in any company."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -25,14 +25,6 @@ TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 CLOSE = {torch.float32: (1e-4, 1e-5), torch.bfloat16: (0.02, 0.1)}
 """Relative and absolute."""
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @cache

@@ -2,7 +2,6 @@
 
 import json
 import platform
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from tandem_runtime.engines.torch_engine.linear import multiplier_for
 from tandem_runtime.engines.torch_engine.loading import load_decoder
 from tandem_runtime.engines.torch_engine.quantised import (
     BITS,
+    NUMBERS_AT_ONCE,
     NativeQuantisedProduct,
     built,
     load_quantised,
@@ -44,14 +44,6 @@ TOKENS = 24
 
 LEAST_AGREEING = {"int8": 0.95, "int4": 0.75}
 """Of greedy tokens; seen: 0.99 and 0.89 over all prompts."""
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @cache
@@ -152,6 +144,14 @@ def test_joined_and_split_weights_multiply_as_their_parts_do(width: int) -> None
     x, first, second = numbers(1, 3, 70), packed(numbers(2, 9, 70), bits=width), packed(numbers(3, 14, 70), bits=width)
     joined = native()(x, torch.cat((first, second)))
     assert bits(joined) == bits(torch.cat((native()(x, first), native()(x, second)), dim=1))
+
+
+@pytest.mark.parametrize("width", [8, 4])
+def test_a_weight_of_many_numbers_is_packed_as_its_parts_are(width: int) -> None:
+    weight = numbers(1, 2 * NUMBERS_AT_ONCE // 100 + 7, 100)
+    assert torch.equal(
+        packed(weight, bits=width), torch.cat([packed(part, bits=width) for part in torch.split(weight, 1000)])
+    )
 
 
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)

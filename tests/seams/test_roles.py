@@ -196,6 +196,7 @@ BAD_LINES = [
     ),
     (["target", "--model", "x", "--max-sessions", "0"], 2, "argument --max-sessions: '0' is no whole number from 1"),
     (["target", "--model", "x", "--max-length", "9" * 5000], 2, "is no whole number from 1 to 10000000"),
+    (["target", "--model", SCRIPT, "--step-rows", "31"], 1, "--step-rows 31: one proposal may need 32; give as many"),
     (["target", "--model", SCRIPT, "--host", "\u00fc" * 70], 1, "cannot listen on"),
     (["draft", "--model", "/no\nwhere", "--port", "0", "--admin-port", "0"], 1, "/no where does not exist"),
     (["draft", "--model", "/nowhere", "--port", "0", "--admin-port", "0"], 1, "/nowhere does not exist; name a folder"),

@@ -1,7 +1,6 @@
 """Our own product of rows and weights: torch's numbers within rounding, and one row's bits in any company."""
 
 import json
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -26,14 +25,6 @@ from tandem_runtime.tokenizer import FolderTokenizer
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 LENGTH, TOKENS = 96, 24
 PAIRS = Path(__file__).parents[2] / "examples" / "pairs"
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @cache

@@ -1,126 +1,42 @@
 """Whose rows a step takes and whose wait, and that one request's fault, end or haste costs nobody else anything."""
 
 import asyncio
-import threading
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import pytest
+from tests.seams.stepped_targets import (
+    BACKGROUND,
+    BATCH,
+    FACTS,
+    GUESSES,
+    INTERACTIVE,
+    LIFE,
+    Everybody,
+    SteppedModel,
+    SystemClock,
+)
 from tests.seams.wire_peers import connected, served
 
 from tandem_runtime.domain.errors import DraftLost, Overloaded, TandemError, TargetLost
 from tandem_runtime.domain.tokens import (
-    Incarnation,
     OpenSession,
-    Priority,
-    Proposal,
     ProposeRound,
     RunRounds,
     SamplingParameters,
     SessionId,
-    TokenId,
     Verdict,
     Verification,
     VerifyRound,
 )
 from tandem_runtime.engines.draft_loop import BatchedDraft
 from tandem_runtime.engines.planning import StepSize
-from tandem_runtime.engines.scripted import ScriptedModel, chain_logits
-from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
-from tandem_runtime.ports import Logits, Row, TargetEngine
+from tandem_runtime.ports import Logits, Row
 from tandem_runtime.wire.client import RemoteTarget
 from tandem_runtime.wire.roles import TargetRole
-
-LIFE = Incarnation("life-1")
-FACTS = EngineFacts(model_digest="m", tokenizer_digest="t", incarnation=LIFE)
-INTERACTIVE, BATCH, BACKGROUND = Priority
-GUESSES = (6, 6, 6, 6, 6)
-"""Few of which stand, so that a round is six rows for about one token."""
-
-
-class SystemClock:
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    def wall(self) -> float:
-        return time.time()
-
-
-class SteppedModel(ScriptedModel):
-    """The chain model; notes every step by the first tokens of its rows' prompts, and takes one when it is let."""
-
-    def __init__(self, *, kv_blocks: int = 512, max_length: int = 512) -> None:
-        super().__init__(chain_logits, max_length=max_length, max_sessions=64, kv_blocks=kv_blocks)
-        self.steps: list[list[tuple[TokenId, int]]] = []
-        self.error: Exception | None = None
-        self.let = threading.Semaphore(0)
-        self.entered = threading.Semaphore(0)
-
-    def forward(self, rows: Sequence[Row]) -> list[Logits]:
-        self.entered.release()
-        assert self.let.acquire(timeout=30)
-        if self.error is not None:
-            error, self.error = self.error, None
-            raise error
-        outputs = super().forward(rows)
-        self.steps.append([(self._memory[row.blocks[0]][0], len(row.tokens)) for row in rows])
-        return outputs
-
-    def rows_by_prompt(self) -> Counter[TokenId]:
-        counts = Counter[TokenId]()
-        for step in self.steps:
-            for first, rows in step:
-                counts[first] += rows
-        return counts
-
-
-class Everybody:
-    """Sessions named by the first token of their prompt, so that a step tells whose rows it holds."""
-
-    def __init__(self, target: TargetEngine, model: SteppedModel) -> None:
-        self.target = target
-        self.model = model
-
-    async def open(
-        self, name: str, first: TokenId, priority: Priority = INTERACTIVE, *, weight: float = 1.0, length: int = 1
-    ) -> None:
-        greedy = SamplingParameters(seed=1, temperature=0.0)
-        await self.target.open(
-            OpenSession(
-                SessionId(name),
-                (first, *(ord(name[-1]) % 6,) * (length - 1)),
-                (),
-                greedy,
-                Verification.COUPLED,
-                max_tokens=self.model.max_length - length,
-                tenant=f"tenant-{first}",
-                weight=weight,
-                priority=priority,
-            )
-        )
-
-    def round(
-        self, name: str, number: int, ids: tuple[TokenId, ...] = (), *, offset: int | None = None
-    ) -> "asyncio.Task[Verdict]":
-        asked = VerifyRound(SessionId(name), LIFE, number, number if offset is None else offset, Proposal(ids))
-        return asyncio.create_task(self.target.verify(asked))
-
-    async def stand(self) -> None:
-        """Until the model's thread stands in a step."""
-        assert await asyncio.to_thread(self.model.entered.acquire, timeout=30)
-
-    async def step(self) -> None:
-        """Let the step under way end, and the next one begin with what has arrived by now."""
-        await asyncio.sleep(0)
-        self.model.let.release()
-        await self.stand()
-
-    def let_go(self) -> None:
-        self.model.let.release(100_000)
 
 
 async def test_what_is_less_urgent_joins_where_a_step_has_room() -> None:
@@ -280,6 +196,83 @@ async def test_a_step_without_memory_is_answered_to_its_jobs_and_no_others() -> 
         await other
         await people.round("a", 0)
     assert told.value.retry_after_seconds >= 1
+
+
+class Choking(SteppedModel):
+    """Cannot compute token 6."""
+
+    def forward(self, rows: Sequence[Row]) -> list[Logits]:
+        if any(6 in row.tokens for row in rows):
+            raise RuntimeError("kernel")
+        return super().forward(rows)
+
+
+async def test_a_row_that_the_model_cannot_compute_fails_alone() -> None:
+    model = Choking()
+    with BatchedTarget(model, FACTS, clock=SystemClock()) as target:
+        people = Everybody(target, model)
+        for name, first in (("h", 5), ("a", 1), ("b", 2), ("c", 3), ("d", 4)):
+            await people.open(name, first)
+        holding = people.round("h", 0)
+        await people.stand()
+        beside = [people.round(name, 0, (0,)) for name in "abd"]
+        bad = people.round("c", 0, (6,))
+        await asyncio.sleep(0)
+        people.let_go()
+        with pytest.raises(TargetLost, match="RuntimeError"):
+            await bad
+        told = await asyncio.gather(holding, *beside)
+        alone = await people.round("c", 1, offset=0)
+    assert [verdict.offset for verdict in (*told, alone)] == [0] * 5
+    assert [len(step) for step in model.steps] == [1, 2, 1, 1]
+
+
+class SecondsPerStep(SteppedModel):
+    """Each step takes a second of its own clock."""
+
+    now = 0.0
+
+    def forward(self, rows: Sequence[Row]) -> list[Logits]:
+        outputs = super().forward(rows)
+        self.now += 1.0
+        return outputs
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return self.now
+
+
+STEADY = {
+    "room beside it": (2, 60, True),
+    "none for half a minute": (1, 60, False),
+    "none for less": (1, 25, True),
+}
+"""What a prompt's chunk holds, and seconds of interactive work in each step: is a batch's round answered?"""
+
+
+@pytest.mark.parametrize(("chunk", "seconds", "answered"), STEADY.values(), ids=STEADY)
+async def test_a_batch_beside_steady_work_goes_on_or_is_told(chunk: int, seconds: int, answered: bool) -> None:
+    model = SecondsPerStep()
+    with BatchedTarget(model, FACTS, clock=model, size=StepSize(chunk, 32)) as target:
+        people = Everybody(target, model)
+        await people.open("now", 1)
+        await people.open("later", 2, BATCH)
+        run = target.run(RunRounds(SessionId("now"), LIFE, 0, 0, seconds))
+        going = asyncio.ensure_future(anext(run))
+        await people.stand()
+        asked = people.round("later", 0)
+        await asyncio.sleep(0)
+        people.let_go()
+        if answered:
+            assert (await asked).offset == 0
+        else:
+            with pytest.raises(Overloaded, match="steps are full"):
+                await asked
+        await going
+        assert len([verdict async for verdict in run]) == seconds - 1
+    assert model.rows_by_prompt()[2] == answered
 
 
 async def all_of(run: AsyncIterator[Verdict]) -> list[Verdict]:

@@ -1,7 +1,6 @@
 """A decoder as a step model: the same logits as the whole sequence gives, bit for bit, however a step is made up."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -24,14 +23,6 @@ from tandem_runtime.ports import Logits, Row
 
 LENGTH = 200
 SLOTS = 3
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def shape(**changes: int) -> DecoderConfig:

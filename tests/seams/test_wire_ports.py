@@ -1,4 +1,4 @@
-"""The engine ports over the wire: the suite of test_engine_ports.py itself, with each engine behind a real socket."""
+"""The engine ports over the wire: their suites themselves, with each engine behind a real socket."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from typing import Any, Self
 
 import pytest
-from tests.seams import test_engine_ports as suite
+from tests.seams import port_words, test_engine_port_limits, test_engine_ports
 from tests.seams.wire_peers import connected, served
 
 from tandem_runtime.engines.draft_loop import BatchedDraft
@@ -14,13 +14,15 @@ from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.wire.client import RemoteDraft, RemoteTarget
 from tandem_runtime.wire.roles import DraftRole, TargetRole
 
+SUITES = (test_engine_ports, test_engine_port_limits)
 LOCAL_ONLY = {"test_a_cancelled_round_leaves_the_session_as_it_was"}
 """A cancel that crosses the wire may come after the round is done: then the round stands, and asking again tells it."""
 
-globals().update(
-    {name: rule for name, rule in vars(suite).items() if name.startswith("test_") and name not in LOCAL_ONLY}
-)
-pair = suite.pair
+for suite in SUITES:
+    globals().update(
+        {name: rule for name, rule in vars(suite).items() if name.startswith("test_") and name not in LOCAL_ONLY}
+    )
+pair = port_words.pair
 
 
 class Wired:
@@ -75,8 +77,8 @@ class Wired:
 
 @pytest.fixture(autouse=True)
 async def over_the_wire(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    target_of, draft_of = suite.target_of, suite.draft_of
     async with AsyncExitStack() as stack:
-        monkeypatch.setattr(suite, "target_of", lambda *a, **k: Wired(target_of(*a, **k), stack))
-        monkeypatch.setattr(suite, "draft_of", lambda *a, **k: Wired(draft_of(*a, **k), stack))
+        for suite in SUITES:
+            monkeypatch.setattr(suite, "target_of", lambda *a, **k: Wired(port_words.target_of(*a, **k), stack))
+            monkeypatch.setattr(suite, "draft_of", lambda *a, **k: Wired(port_words.draft_of(*a, **k), stack))
         yield

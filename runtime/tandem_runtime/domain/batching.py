@@ -74,11 +74,13 @@ class Shares:
         for tenant, item in waiting:
             queues.setdefault(tenant, deque()).append(item)
         self._meet(queues)
-        while queues:
+        while len(queues) > 1:
             tenant = min(queues, key=self._counters.__getitem__)
             yield queues[tenant].popleft()
             if not queues[tenant]:
                 del queues[tenant]
+        for queue in queues.values():
+            yield from queue
 
     def charge(self, claim: Claim, rows: int) -> None:
         """`rows` were computed for a tenant that waited; of rows that were not computed after all, less than 0."""

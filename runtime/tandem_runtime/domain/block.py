@@ -22,6 +22,13 @@ asks that K is the same for all draws, only that whether the block goes on depen
 It accepts at least as many tokens in expectation as judging them one by one, for there the first i stand with
 probability prod min(1, p_j / q_j), which is at most w_i.
 
+Credits (see `domain.verification`). That position i is examined means tau >= i - 1. As the coin of i - 1 is independent
+of what comes later, P(tau >= i - 1 | x_1 .. x_i) = w_i + (1 - w_i) h_(i-1), so the chance that it stands is
+
+    c_i = w_i / (w_i + (1 - w_i) h_(i-1)),   h_0 = 1
+
+The ratio min(1, p_i / q_i) of token-by-token verification would be too low: in a block a later success rescues it.
+
 Zero mass. A token that the target excludes makes w and all that follow it 0: nothing behind it is looked at. Both
 w_i = 1 and Z_i = 0 only if p = q at the next position; then w_(i+1) = 1 too, so that a later position stands for sure,
 and h_i = 0 / 0 may be anything: here it is 0. In floats the residual of tau may have no mass left; p takes its place.
@@ -47,19 +54,32 @@ def verify_block(
     """
     refuse_mismatch(proposed, q, p)
     accepted, share = 0, _WHOLE
-    worth = share
+    worth = stood = share
+    credits: list[Probability] = []
     for position, token in enumerate(proposed):
         there = target_law(p, position)
         worth = min(_WHOLE, worth * there.get(token, 0) / offered(q[position], token, position))
+        credits.append(credit(worth, stood))
         if worth == 0:
             break
         left = None if position + 1 == len(proposed) else _left(worth, target_law(p, position + 1), q[position + 1])
         if _stands(chance.accept[position], worth, left):
             accepted, share = position + 1, worth
+        stood = worth if left is None else success(left, worth)
     law = target_law(p, accepted)
     if accepted < len(proposed):
         law = residual(law, q[accepted], share=share)
-    return Verified(accepted, draw(law, chance.follow[accepted]))
+    return Verified(accepted, draw(law, chance.follow[accepted]), tuple(credits[: accepted + 1]))
+
+
+def credit(worth: Probability, stood: Probability) -> Probability:
+    """c of a position from its own w and the h of the one before it."""
+    return worth / (worth + (1 - worth) * stood) if worth else 0
+
+
+def success(left: Probability, worth: Probability) -> Probability:
+    """h of a position that is not the last, from its Z and w."""
+    return left / (left + 1 - worth) if left else 0
 
 
 def _left(worth: Probability, p: Distribution, q: Distribution) -> Probability:

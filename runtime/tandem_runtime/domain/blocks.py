@@ -149,7 +149,8 @@ class Blocks:
         copies = (self._part(table),) if shared else ()
         if begun is not None:
             self._forget(table.blocks[-1])
-        table.blocks += [self._fresh() for _ in range(missing)]
+        if missing > 0:
+            table.blocks += [self._fresh() for _ in range(missing)]
         table.length = max(length, table.length)
         return copies
 

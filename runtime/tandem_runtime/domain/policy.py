@@ -92,6 +92,7 @@ class SpeculationPolicy:
     min_draft_tokens: int = 1
     max_draft_tokens: int = 8
     min_gain_basis_points: int = 100
+    early_stop: bool = False
     overlap: Overlap = Overlap.AUTO
 
 
@@ -194,6 +195,7 @@ def _speculation(fields: Fields) -> SpeculationPolicy:
             fields, "maxDraftTokens", path, high=LONGEST_PROPOSAL, default=default.max_draft_tokens
         ),
         min_gain_basis_points=_whole(fields, "minGainBasisPoints", path, default=default.min_gain_basis_points),
+        early_stop=_flag(fields, "earlyStop", path, default=default.early_stop),
         overlap=_enum(Overlap, fields, "overlap", path, default=default.overlap),
     )
     if policy.min_draft_tokens > policy.max_draft_tokens:
@@ -318,8 +320,8 @@ def _bounds(speculation: SpeculationPolicy, wish: OwnWish) -> Bounds:
     if wish.min_draft_tokens is not None:
         least = max(least, wish.min_draft_tokens)
     mode = Mode.ALWAYS if speculation.mode is SpeculationMode.ALWAYS else Mode.AUTO
-    gain = speculation.min_gain_basis_points / BASIS_POINTS
-    return Bounds(min(least, most), most, mode, gain, speculation.overlap)
+    min_gain = speculation.min_gain_basis_points / BASIS_POINTS
+    return Bounds(min(least, most), most, mode, min_gain, speculation.early_stop, speculation.overlap)
 
 
 def choose_verification(

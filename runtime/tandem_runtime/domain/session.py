@@ -44,6 +44,8 @@ from tandem_runtime.domain.tokens import (
     ProposeRound,
     Round,
     RunRounds,
+    ScoreTokens,
+    Stop,
     TokenId,
     TokenLogprob,
     Verdict,
@@ -86,6 +88,8 @@ class Session:
         self._draft_resumes_at: int | None = 0
         self._proposal = Proposal()
         self._k = 0
+        self._stop: Stop | None = None
+        self._survivals: tuple[float, ...] = ()
         self._outlook: Outlook | None = None
         self._silences = 0
         """How often in a row the draft had nothing to offer."""
@@ -104,6 +108,17 @@ class Session:
     def output(self) -> tuple[TokenId, ...]:
         """The tokens committed so far."""
         return tuple(self._output)
+
+    @property
+    def room(self) -> int:
+        """Tokens that fit in a proposal now; 0 too where the draft is lost for a while."""
+        return self._most()
+
+    @property
+    def draft_follows(self) -> bool:
+        """Whether the draft has read the prompt, and all of the answer but what it reads in one step with the rest."""
+        behind = len(self._output) - self._draft_base
+        return bool(self._draft.incarnation) and not self._draft.fresh and behind <= RUN_TOKENS
 
     def next(self) -> Command:
         """What to do now. Asking twice without an event between gives the same command, but for Emit and Finish."""
@@ -139,14 +154,23 @@ class Session:
         self._move(Signal.OPENED)
         self._target.opened(opened)
 
-    def chosen(self, k: int, *, outlook: Outlook | None = None) -> None:
-        """K for the next round, at most what Choose said, and what the draft is to prepare for those after it."""
+    def chosen(
+        self,
+        k: int,
+        survivals: tuple[float, ...] = (),
+        *,
+        plain_tokens: int | None = None,
+        stop: Stop | None = None,
+        outlook: Outlook | None = None,
+    ) -> None:
+        """K for the next round, at most what Choose said, and `survivals` as in `VerifyRound`, for K tokens; where K is
+        0, after how many tokens to ask again at the latest."""
         self._demand(Signal.WILL_RUN)
         if not 0 <= k <= self._most():
             raise OutOfOrder(f"K = {k} was chosen where at most {self._most()} tokens fit")
-        self._k, self._outlook = k, outlook
+        self._k, self._survivals, self._stop, self._outlook = k, survivals, stop, outlook
         if k == 0:
-            self._will_run()
+            self._will_run(most=plain_tokens or RUN_TOKENS)
         else:
             self._move(Signal.WILL_PROPOSE if self._draft.incarnation else Signal.WILL_OPEN_DRAFT)
 
@@ -162,6 +186,8 @@ class Session:
         self._demand(Signal.PROPOSED)
         if len(proposal.ids) > self._k:
             raise DraftLost(f"the draft offered {len(proposal.ids)} tokens where {self._k} were asked for")
+        if len(proposal.confidences) not in (0, len(proposal.ids)):
+            raise DraftLost(f"the draft told {len(proposal.confidences)} confidences of {len(proposal.ids)} tokens")
         proposal = self._admitted(proposal)
         self._draft_base = len(self._output)
         if not proposal.ids:
@@ -195,6 +221,9 @@ class Session:
     def draft_lost(self) -> None:
         """The draft cannot be reached or forgot the session: go on without it, for a while."""
         self._will_run(Signal.DRAFT_LOST)
+        self._forsake_draft()
+
+    def _forsake_draft(self) -> None:
         self._draft.lost()
         tokens = DRAFT_RETRY_TOKENS << (self._draft.losses - 1)
         self._draft_resumes_at = len(self._output) + tokens if self._draft.losses < DRAFT_LOSSES else None
@@ -208,6 +237,33 @@ class Session:
         self._move(Signal.TARGET_LOST)
         self._target.lost()
         self._proposal = Proposal()
+
+    def overhear(self, least: int) -> OpenSession | ScoreTokens | None:
+        """What may be asked of the draft beside a run, so that it follows what the target says alone: to hold the
+        session, or to score `least` tokens or more. None: nothing now."""
+        if self._state is not State.RUNNING or self._most() == 0:
+            return None
+        if not self._draft.incarnation:
+            return self._open(min(self._budget, self._draft_room()))
+        news = tuple(self._output[self._draft_base :])
+        if len(news) < least:
+            return None
+        return ScoreTokens(self.request.session, self._draft.incarnation, self._draft_base, news)
+
+    def overheard(self, asked: OpenSession | ScoreTokens, opened: Opened | None = None) -> None:
+        """The draft did what `overhear` asked; `opened` is its answer to an opening."""
+        match asked:
+            case OpenSession():
+                if opened is not None:
+                    self._draft.opened(opened)
+                    self._draft_base = len(asked.output)
+            case ScoreTokens():
+                self._draft_base = asked.base + len(asked.ids)
+                self._draft.take_fresh()
+
+    def not_overheard(self) -> None:
+        """The draft was lost while it should have followed; the run goes on, and it is not asked for a while."""
+        self._forsake_draft()
 
     def cancelled(self) -> None:
         """The caller went away. A session that is over stays so."""
@@ -223,14 +279,13 @@ class Session:
         self._demand(signal)
         self._state = TRANSITIONS[self._state, signal]
 
-    def _will_run(self, signal: Signal = Signal.WILL_RUN) -> None:
+    def _will_run(self, signal: Signal = Signal.WILL_RUN, *, most: int = RUN_TOKENS) -> None:
         self._move(signal)
         offset = len(self._output)
-        most = RUN_TOKENS
         if signal is Signal.NOTHING_PROPOSED and self.request.draft_is_free:
             most = min(1 << self._silences // SILENCES_ALIKE, RUN_TOKENS)
             self._silences += 1
-        tokens = min(most, self._budget - offset)
+        tokens = min(most, RUN_TOKENS, self._budget - offset)
         self._run = RunRounds(self.request.session, self._target.incarnation, len(self._ks), offset, tokens)
 
     def _most(self) -> int:
@@ -277,25 +332,35 @@ class Session:
             base=self._draft_base,
             committed=committed,
             k=self._k,
+            stop=self._stop,
             outlook=self._outlook,
         )
 
     def _verify_round(self) -> VerifyRound:
         return VerifyRound(
-            self.request.session, self._target.incarnation, len(self._ks), len(self._output), self._proposal
+            self.request.session,
+            self._target.incarnation,
+            len(self._ks),
+            len(self._output),
+            self._proposal,
+            self._survivals[: len(self._proposal.ids)],
         )
 
     def _check(self, verdict: Verdict) -> None:
         asked, told = (len(self._ks), len(self._output)), (verdict.round, verdict.offset)
         if asked != told:
             raise StaleOffset(f"the target answered round and offset {told} where {asked} was asked")
-        if not 0 <= verdict.accepted <= len(self._proposal.ids):
-            raise StaleOffset(f"the target accepted {verdict.accepted} of {len(self._proposal.ids)} proposed tokens")
+        judged = len(self._proposal.ids) - verdict.unjudged
+        if not 0 <= verdict.accepted <= judged <= len(self._proposal.ids):
+            raise StaleOffset(
+                f"the target accepted {verdict.accepted} of {judged} judged tokens; "
+                f"{len(self._proposal.ids)} were proposed"
+            )
         if self.request.logprobs is not None and len(verdict.logprobs or ()) != verdict.accepted + 1:
             raise TargetLost(
                 f"the target reported {len(verdict.logprobs or ())} logprobs for {verdict.accepted + 1} tokens"
             )
-        examined = min(verdict.accepted + 1, len(self._proposal.ids))
+        examined = min(verdict.accepted + 1, judged)
         if len(verdict.credits) not in (0, examined):
             raise TargetLost(f"the target credited {len(verdict.credits)} positions where it examined {examined}")
 
@@ -332,7 +397,7 @@ class Session:
             verify_seconds=spent.verify_seconds,
             forward_seconds=verdict.forward_seconds,
             drafting_seconds=self._proposal.draft_seconds,
-            cut=proposed - accepted if beyond else 0,
+            cut=proposed - verdict.unjudged - accepted if beyond else 0,
             seconds=spent.seconds,
             started=spent.started,
             prefill=prefill,
@@ -340,8 +405,13 @@ class Session:
             draft_rows=self._proposal.rows,
             ahead=self._proposal.ahead,
             prepares=proposed > 0 and self._outlook is not None,
+            unjudged=verdict.unjudged,
         )
-        return replace(round, credits=verdict.credits[: round.examined])
+        return replace(
+            round,
+            credits=verdict.credits[: round.examined],
+            confidences=self._proposal.confidences[: round.examined],
+        )
 
     def _counts(self) -> Counts:
         return Counts(
@@ -361,11 +431,11 @@ class _Link:
     def __init__(self) -> None:
         self.incarnation = Incarnation("")
         self.losses = 0
-        self._fresh = False
+        self.fresh = False
 
     def opened(self, opened: Opened) -> None:
         self.incarnation = opened.incarnation
-        self._fresh = True
+        self.fresh = True
 
     def lost(self) -> None:
         self.incarnation = Incarnation("")
@@ -373,5 +443,5 @@ class _Link:
 
     def take_fresh(self) -> bool:
         """Whether this is the first round since the opening."""
-        fresh, self._fresh = self._fresh, False
+        fresh, self.fresh = self.fresh, False
         return fresh

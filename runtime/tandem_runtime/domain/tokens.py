@@ -12,6 +12,7 @@ prompt excluded; position t of the output is the token at offset t.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
+from math import prod
 from typing import NewType, TypeAlias
 
 from tandem_runtime.domain.adapters import AdapterFacts
@@ -140,12 +141,15 @@ class Proposal:
     draft_seconds: float = 0.0
     rows: int = 1
     """How many sessions shared the draft's steps, this one included: the mean over its steps, rounded."""
+    confidences: tuple[int, ...] = ()
+    """How sure the draft was of each guess, see `Stop`; empty where it was not asked."""
     ahead: "Ahead | None" = None
     """What came of drafting ahead for this proposal; None: nothing was."""
 
     def first(self, k: int) -> "Proposal":
         """Its first `k` guesses."""
-        return replace(self, ids=self.ids[:k], q=None if self.q is None else self.q[:k])
+        q = None if self.q is None else self.q[:k]
+        return replace(self, ids=self.ids[:k], q=q, confidences=self.confidences[:k])
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +183,9 @@ class Verdict:
     credits: tuple[float, ...] = ()
     rows: int = 1
     """How many sessions shared the step that judged, this one included."""
+    unjudged: int = 0
+    """How many proposed tokens, the last ones, were left out: the step had better use for their slots. The verdict is
+    that on the proposal without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,13 +223,18 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class VerifyRound:
-    """Judge `proposal`, which continues the output at `offset`. The same round again returns the stored verdict."""
+    """Judge `proposal`, which continues the output at `offset`. The same round again returns the stored verdict.
+
+    `survivals[i]` is the asker's belief that tokens 1 to i + 1 of the proposal all stand, as it was before anything of
+    the round was drawn: by it a target leaves out slots that its step has better use for (see `domain.budget`), so a
+    look at the drawn tokens here would break the law. They fall. One per token, or none: all of it is judged."""
 
     session: SessionId
     incarnation: Incarnation
     round: int
     offset: int
     proposal: Proposal
+    survivals: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +248,27 @@ class RunRounds:
     max_tokens: int
 
 
+CONFIDENCE_KINDS = 16
+
+
+def kind_of(confidence: int) -> int:
+    """Confidences of 0 to 255 that are alike."""
+    return confidence // CONFIDENCE_KINDS
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Where a draft ends its proposal early: behind the guess at which the chance that all of them stand is `least` or
+    less, with `acceptance[kind]` that of one guess by the kind of its confidence. See `domain.calibration`."""
+
+    least: float
+    acceptance: tuple[float, ...]
+
+    def ends(self, confidences: Iterable[int]) -> bool:
+        """Whether a proposal whose guesses have these confidences is complete."""
+        return prod(self.acceptance[kind_of(each)] for each in confidences) <= self.least
+
+
 @dataclass(frozen=True, slots=True)
 class Outlook:
     """That a draft is to prepare its next answer while this one is verified; see `domain.ahead`."""
@@ -247,6 +280,10 @@ class Outlook:
     enough: int | None = None
     """So many tokens are to be offered at once rather than k later: what was prepared beyond costs no time. None: k."""
 
+    def first(self, k: int) -> "Outlook":
+        """The same for a round of the first k tokens."""
+        return replace(self, survivals=self.survivals[:k])
+
 
 @dataclass(frozen=True, slots=True)
 class ProposeRound:
@@ -257,6 +294,8 @@ class ProposeRound:
     base: int
     committed: tuple[TokenId, ...]
     k: int
+    stop: Stop | None = None
+    """Offer fewer by this, and tell confidences. A draft that has none ignores it."""
     outlook: Outlook | None = None
     """Go on once this is answered. A draft that cannot draft ahead ignores it."""
 
@@ -301,7 +340,8 @@ class Round:
     """One propose-verify exchange as controller, metrics and evidence read it: the one definition for all three.
 
     A token that the target makes alone is a round with nothing proposed. `accepted` counts proposed tokens that are in
-    the answer; `cut` counts proposed tokens beyond an ending, which are neither accepted nor rejected.
+    the answer; `cut` counts proposed tokens beyond an ending, which are neither accepted nor rejected, as are
+    those that were not judged.
     """
 
     proposed: int
@@ -326,12 +366,16 @@ class Round:
     """The target or the draft read the prompt in this round; decode costs and switchback slots leave it out."""
     credits: tuple[float, ...] = ()
     """One estimate of acceptance, 0 to 1, for each examined position, where the target told them; see `Verdict`."""
+    confidences: tuple[int, ...] = ()
+    """The draft's confidence in each examined position, where it was asked for them."""
     rows: int = 1
     """How many sessions shared the target's step: the batch that its cost depends on."""
     draft_rows: int = 1
     """How many sessions shared the draft's steps."""
     ahead: Ahead | None = None
     """None: nothing was drafted ahead for this round."""
+    unjudged: int = 0
+    """Proposed tokens that the target left out for want of room: neither accepted nor rejected."""
     prepares: bool = False
     """The draft was asked to draft ahead while this round was verified."""
 
@@ -343,7 +387,12 @@ class Round:
     @property
     def examined(self) -> int:
         """What conditional acceptance divides by: accepted + 1 if the answer holds a recovered token, else accepted."""
-        return self.accepted + (1 if self.accepted + self.cut < self.proposed else 0)
+        return self.accepted + (1 if self.accepted + self.cut < self.judged else 0)
+
+    @property
+    def judged(self) -> int:
+        """Proposed tokens that the target computed: what its seconds were spent on."""
+        return self.proposed - self.unjudged
 
     @property
     def ended(self) -> float:

@@ -20,6 +20,12 @@ mass, and p takes its place.
 
 An empty proposal gives one token by either rule: that is ordinary decoding.
 
+**Credits.** Whether an examined position stands is a coin whose chance the verifier knows: c = min(1, p(x) / q(x)), and
+p(x) for a certain guess. Who learns what a draft is worth learns more from the chance than from the coin
+(Rao-Blackwell): given that all before it stand, both have the mean sum over x of min(p(x), q(x)), and the chance varies
+less, as the coin is it plus noise. A verdict tells it for each examined position. In coupled mode there is no coin, and
+the match bit is all that there is to tell.
+
 **Where the law ends.** The target may have no law after some prefix of the proposal: a request's rules leave no token
 there, or the model's logits are no numbers. Plain decoding shows the tokens before such a place and fails at it, and so
 must a round, whichever of its places that is. So the proposal is judged up to there only (in a block, as a shorter
@@ -34,7 +40,7 @@ accepts, so the next round, which comes to the same positions, must not find the
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from math import isfinite
 
@@ -55,6 +61,9 @@ class Verified:
 
     accepted: int
     token: TokenId
+    credits: tuple[Probability, ...] = field(default=(), compare=False, repr=False)
+    """For each examined position the chance that it stood; empty in coupled mode, and where the law ends. No part of
+    what was decided, so it makes no two verdicts differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +98,14 @@ def verify_rejection(
     cannot have happened. Raises NotANumber where a law of the target that is looked at is none.
     """
     refuse_mismatch(proposed, q, p)
+    credits: list[Probability] = []
     for position, token in enumerate(proposed):
         law = target_law(p, position)
+        credits.append(min(1, law.get(token, 0) / offered(q[position], token, position)))
         if chance.accept[position] * offered(q[position], token, position) >= law.get(token, 0):
-            return Verified(position, draw(residual(law, q[position]), chance.follow[position]))
+            return Verified(position, draw(residual(law, q[position]), chance.follow[position]), tuple(credits))
     accepted = len(proposed)
-    return Verified(accepted, draw(target_law(p, accepted), chance.follow[accepted]))
+    return Verified(accepted, draw(target_law(p, accepted), chance.follow[accepted]), tuple(credits))
 
 
 def judged_to_the_last_law(

@@ -68,6 +68,10 @@ class BatchedEngine:
         self._loop.stop()
 
     @property
+    def loop(self) -> StepLoop:
+        return self._loop
+
+    @property
     def memory(self) -> MemoryCounts:
         return self._loop.lines.counts
 

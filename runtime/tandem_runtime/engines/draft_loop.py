@@ -31,6 +31,7 @@ from tandem_runtime.domain.tokens import (
 )
 from tandem_runtime.engines.ahead import Drafted, Guessing, Pauses, Preparation
 from tandem_runtime.engines.batched import BatchedEngine
+from tandem_runtime.engines.confidence import confidence
 from tandem_runtime.engines.jobs import Work
 from tandem_runtime.engines.lines import Want
 from tandem_runtime.engines.sampler import coupled_choice, guess, has_law
@@ -79,27 +80,38 @@ class BatchedDraft(BatchedEngine):
         prepared, ahead = _settled(session, arrived)
         began = self._loop.now()
         settled = len(session.prefix)
-        drafted, ahead = _begun(prepared, ahead, request.k)
+        drafted, ahead = _begun(prepared, ahead, 0 if request.stop is not None else request.k)
         session.commit(len(session.output), drafted.ids)
-        sharers = yield from self._draft_up_to(_needed(request), session, drafted, settled=settled)
+        confidences: list[int] = []
+        sharers = yield from self._draft_on(request, session, drafted, confidences, settled=settled)
         self._prepare(session, request, drafted)
-        q = tuple(drafted.q) if session.request.verification is not Verification.COUPLED else None
-        rows = round(fmean(sharers)) if sharers else 1
-        return Proposal(tuple(drafted.ids), q, self._loop.now() - began, rows=rows, ahead=ahead)
+        return Proposal(
+            ids=tuple(drafted.ids),
+            q=tuple(drafted.q) if session.request.verification is not Verification.COUPLED else None,
+            draft_seconds=self._loop.now() - began,
+            rows=round(fmean(sharers)) if sharers else 1,
+            confidences=tuple(confidences),
+            ahead=ahead,
+        )
 
-    def _draft_up_to(self, k: int, session: Session, drafted: Drafted, *, settled: int) -> Work[list[int]]:
-        """Draft on until there are k tokens, if the draft can; how many sessions shared each step."""
-        tokens, ids, sharers = session.prefix, drafted.ids, list[int]()
+    def _draft_on(
+        self, request: ProposeRound, session: Session, drafted: Drafted, confidences: list[int], *, settled: int
+    ) -> Work[list[int]]:
+        """Draft until there are as many tokens as are needed, if the draft can; how many sessions shared each step."""
+        tokens, ids, sharers, k = session.prefix, drafted.ids, list[int](), _needed(request)
         while len(ids) < k and len(tokens) <= self._capabilities.max_length and not self._has_ended(ids):
             seen = yield Want(session.line, tokens, first=len(tokens) - 1, settled=settled)
             sharers.append(seen.rows)
             guessed = _guess(session, seen.logits, len(ids))
             if guessed is None:
                 break
+            confidences += [_confidence(session, seen.logits)] if request.stop is not None else []
             drafted.logits.append(seen.logits)
             drafted.add(*guessed)
             tokens.append(ids[-1])
             session.commit(len(session.output), ids[-1:])  # the next round's base says how many of them stand
+            if request.stop is not None and request.stop.ends(confidences):
+                break
         return sharers
 
     def _has_ended(self, ids: Sequence[TokenId]) -> bool:
@@ -175,6 +187,12 @@ def _guess(session: Session, logits: Logits, ahead: int) -> tuple[TokenId, Spars
         return None
     asked = session.request.verification
     return guess(row, session.parameters, verification=asked, position=len(session.output), ahead=ahead)
+
+
+def _confidence(session: Session, logits: Logits) -> int:
+    """In the guess that comes after `logits` [1, vocab]."""
+    asked = session.request
+    return confidence(logits[0], session.parameters, verification=asked.verification, position=len(session.output))
 
 
 def _would_guess(token: TokenId, row: Logits, parameters: SamplingParameters, position: int) -> bool:

@@ -29,7 +29,8 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """`logits` is [len(tokens) - first, vocab]; the seconds are those of the steps that made it, and of the wait.
+    """`logits` is [len(tokens) - first, vocab], fewer where guesses were left out; the seconds are those of the steps
+    that made it, and of the wait.
 
     `rows` is how many sessions shared the last of those steps."""
 
@@ -53,13 +54,17 @@ class Job:
     gives_way: bool
     since: float
     want: Want | None = None
+    line: Line = field(init=False)
+    """That of what it wants."""
     parts: list[Logits] = field(default_factory=list)
     queue_seconds: float | None = None
     forward_seconds: float = 0.0
     rows: int = 1
+    left_out: int = 0
+    """So many tokens, the last of what is wanted, will not be computed."""
 
     def need(self, want: Want) -> None:
-        self.want, self.parts = want, []
+        self.want, self.line, self.parts, self.left_out = want, want.line, [], 0
         self.queue_seconds, self.forward_seconds = None, 0.0
 
     @property
@@ -68,17 +73,18 @@ class Job:
         return self.want
 
     @property
-    def line(self) -> Line:
-        return self.current.line
-
-    @property
     def claim(self) -> Claim:
         return self.line.claim
 
     @property
     def missing(self) -> int:
-        want = self.current
-        return len(want.tokens) - len(want.line.held)
+        return len(self.current.tokens) - len(self.line.held) - self.left_out
+
+    @property
+    def guesses(self) -> tuple[float, ...]:
+        """The survivals of the guesses that are not left out."""
+        survivals = self.current.survivals
+        return survivals[: len(survivals) - self.left_out] if self.left_out else survivals
 
     def row(self, size: int) -> Row:
         """The next `size` tokens of what is missing. Whoever lost the memory of wanted positions begins them anew."""

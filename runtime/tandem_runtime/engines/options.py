@@ -9,11 +9,16 @@ from pathlib import Path
 
 from tandem_runtime.domain.adapters import MOST_ADAPTERS
 
-__all__ = ["AS_IS", "WEIGHTS", "AdapterOptions", "EngineOptions"]
+__all__ = ["AS_IS", "STEP_ROWS", "WEIGHTS", "AdapterOptions", "EngineOptions"]
 
 AS_IS = "as-is"
 WEIGHTS = (AS_IS, "int8", "int4")
 """Computed with as the folder has them, or rounded to so many bits when they are loaded."""
+
+
+STEP_ROWS = 512
+"""Rows of those who ride along, per step: 64 sessions that guess 7 tokens each. Whoever has many sessions that guess
+more does not set everybody's pace by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +36,7 @@ class EngineOptions:
 
     `weights` is one of `WEIGHTS`. `device` "auto": the first CUDA device if there is one, else `threads` cores of the
     CPU. `max_length` None: what the model was made for. `kv_bytes` None: what all sessions need at full
-    length, but half of what is free at most.
+    length, but half of what is free at most. `step_rows`: see `engines.planning`.
     """
 
     model: str
@@ -42,5 +47,6 @@ class EngineOptions:
     max_sessions: int = 64
     max_length: int | None = None
     kv_bytes: int | None = None
+    step_rows: int = STEP_ROWS
     pace: str | None = None
     adapters: AdapterOptions = field(default_factory=AdapterOptions)

@@ -4,16 +4,19 @@ Refuses to know threads, models, and what comes of a step. Who goes first is `do
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
-from tandem_runtime.domain.batching import Shares
+from tandem_runtime.domain.batching import Claim, Shares
 from tandem_runtime.domain.blocks import Key
+from tandem_runtime.domain.budget import NOTHING_MEASURED, UNKNOWN, Measured, Offer, StepSeconds, kept_slots
 from tandem_runtime.domain.tokens import Priority
 from tandem_runtime.engines.jobs import Job
 from tandem_runtime.engines.lines import Line, Lines
+from tandem_runtime.engines.options import STEP_ROWS
 from tandem_runtime.ports import Row
 
-__all__ = ["CHUNK_TOKENS", "RIDE_ALONG_TOKENS", "STEP_ROWS", "Plan", "StepSize", "plan_step"]
+__all__ = ["CHUNK_TOKENS", "RIDE_ALONG_TOKENS", "Plan", "StepSize", "plan_step"]
 
 RIDE_ALONG_TOKENS = 32
 """A need up to this size is taken whole: it holds any proposal that pays."""
@@ -21,9 +24,8 @@ RIDE_ALONG_TOKENS = 32
 CHUNK_TOKENS = 256
 """Prompt tokens per step: about what a step over a handful of verify rows can carry without doubling its time."""
 
-STEP_ROWS = 512
-"""Rows of those who ride along, per step: 64 sessions that guess 7 tokens each. Whoever has many sessions that guess
-more does not set everybody's pace by it."""
+
+_BY_ARRIVAL = attrgetter("since", "line.number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class StepSize:
 
     chunk_tokens: int = CHUNK_TOKENS
     rows: int = STEP_ROWS
+    costs: Measured | None = NOTHING_MEASURED
+    """What is known of steps before the first one; None: every proposal is judged whole, whatever that costs."""
 
     def __post_init__(self) -> None:
         assert self.chunk_tokens >= 1, "a step reads one prompt token at least"
@@ -47,23 +51,57 @@ class Plan:
     starved: list[Job] = field(default_factory=list)
     given_up: list[Job] = field(default_factory=list)
 
+    chunked: int = 0
+    """Rows of long needs."""
+
     @property
     def rows(self) -> list[Row]:
         return [row for _, row in self.parts]
 
 
-def plan_step(jobs: Sequence[Job], lines: Lines, shares: Mapping[Priority, Shares], *, size: StepSize) -> Plan:
-    """One piece of each job, as far as there is room and memory; whose turn it is comes first."""
-    planning = _Planning(lines, shares, frozenset(job.line for job in jobs), size)
+def plan_step(
+    jobs: Sequence[Job],
+    lines: Lines,
+    shares: Mapping[Priority, Shares],
+    *,
+    size: StepSize,
+    seconds: StepSeconds = UNKNOWN,
+) -> Plan:
+    """One piece of each job, as far as there is room and memory; whose turn it is comes first. Guesses that are not
+    worth the `seconds` of a step are left out."""
+    spared = _spared(jobs, size, seconds)
+    planning = _Planning(lines, shares, frozenset(job.line for job in jobs), size, spared)
     for job in _in_order(jobs, shares):
         planning.consider(job)
     return planning.plan
 
 
 def _in_order(jobs: Sequence[Job], shares: Mapping[Priority, Shares]) -> Iterator[Job]:
-    waiting = [(job.claim, job) for job in sorted(jobs, key=lambda job: (job.since, job.line.number))]
+    waiting: dict[Priority, list[tuple[str | None, Job]]] = {}
+    for job in sorted(jobs, key=_BY_ARRIVAL):
+        waiting.setdefault(job.claim.priority, []).append((job.claim.tenant, job))
     for priority, own in shares.items():
-        yield from own.turns([(claim.tenant, job) for claim, job in waiting if claim.priority is priority])
+        yield from own.turns(waiting.get(priority, ()))
+
+
+def _spared(jobs: Sequence[Job], size: StepSize, seconds: StepSeconds) -> Mapping[Job, int]:
+    """How many guesses are left out of each job's need. A chunk of a prompt is part of what a step costs anyhow."""
+    if seconds.per_row <= 0:
+        return {}
+    long, riding, offers = 0, [], []
+    for job in jobs:
+        missing, survivals = job.missing, job.guesses
+        if missing > RIDE_ALONG_TOKENS:
+            long += missing
+        elif len(survivals) < missing:
+            riding.append(job)
+            offers.append(Offer(job.claim, missing - len(survivals), survivals))
+    beside = replace(seconds, fixed=seconds.fixed + seconds.per_row * min(long, size.chunk_tokens), rows=size.rows)
+    spared = {}
+    for job, offer, kept in zip(riding, offers, kept_slots(offers, beside), strict=True):
+        if kept < len(offer.survivals):
+            spared[job] = len(offer.survivals) - kept
+    return spared
 
 
 @dataclass(slots=True)
@@ -72,9 +110,8 @@ class _Planning:
     shares: Mapping[Priority, Shares]
     at_work: frozenset[Line]
     size: StepSize
+    spared: Mapping[Job, int]
     plan: Plan = field(default_factory=Plan)
-    chunked: int = 0
-    """Rows of long needs so far."""
     riding: int = 0
     """Rows of short needs so far."""
     coming: set[Key] = field(default_factory=set)
@@ -82,34 +119,39 @@ class _Planning:
 
     def consider(self, job: Job) -> None:
         """Plan the job's next piece if there is room and memory for it, and nobody else computes it already."""
-        self.lines.adopt(job.current)
-        is_long = job.missing > RIDE_ALONG_TOKENS
+        want = job.current
+        self.lines.adopt(want)
+        missing = job.missing - self.spared.get(job, 0)
+        is_long = missing > RIDE_ALONG_TOKENS
         if is_long and job.line.is_ahead:
             self.plan.given_up.append(job)
             return
-        block = self.lines.upcoming(job.current)
+        block = self.lines.upcoming(want)
         if is_long and block in self.coming:
             return
-        rows = self._fitting(job, is_long=is_long)
+        is_beside = self._is_beside_more_urgent(want.line.claim)
+        rows = self._fitting(missing, is_long=is_long, is_beside=is_beside)
         if rows == 0:
-            self.plan.starved += [job] if self._is_beside_more_urgent(job) else []
+            self.plan.starved += [job] if is_beside else []
         elif self._take(job, rows):
-            self.chunked += rows if is_long else 0
-            self.riding += 0 if is_long else rows
+            if is_long:
+                self.plan.chunked += rows
+            else:
+                self.riding += rows
             if block is not None:
                 self.coming.add(block)
 
-    def _fitting(self, job: Job, *, is_long: bool) -> int:
-        """How many rows of the job there is room for. Beside more urgent work that is what a prompt's chunk has left,
-        so that those steps do not get much longer."""
-        room = self.size.chunk_tokens - self.chunked if is_long else self.size.rows - self.riding
-        if self._is_beside_more_urgent(job):
-            room = min(room, max(0, self.size.chunk_tokens - self.chunked - self.riding))
-        missing = job.missing
+    def _fitting(self, missing: int, *, is_long: bool, is_beside: bool) -> int:
+        """How many of the rows that a job misses there is room for. Beside more urgent work that is what a prompt's
+        chunk has left, so that those steps do not get much longer."""
+        room = self.size.chunk_tokens - self.plan.chunked if is_long else self.size.rows - self.riding
+        if is_beside:
+            room = min(room, max(0, self.size.chunk_tokens - self.plan.chunked - self.riding))
         return min(missing, room) if is_long or missing <= room else 0
 
-    def _is_beside_more_urgent(self, job: Job) -> bool:
-        return bool(self.plan.parts) and self.plan.parts[0][0].claim.priority < job.claim.priority
+    def _is_beside_more_urgent(self, claim: Claim) -> bool:
+        parts = self.plan.parts
+        return bool(parts) and parts[0][0].claim.priority < claim.priority
 
     def _take(self, job: Job, rows: int) -> bool:
         line, before = job.line, self._gave_way
@@ -117,8 +159,10 @@ class _Planning:
         if self._gave_way > before:
             self._drop_those_who_gave_way()
         if granted:
+            if job in self.spared:
+                job.left_out += self.spared[job]
             self.plan.parts.append((job, job.row(rows)))
-            self._charge(job, rows)
+            self._charge(line.claim, rows)
         else:
             self._leave_out(job)
         return granted
@@ -137,8 +181,7 @@ class _Planning:
         for job, row in gone:
             self.plan.parts.remove((job, row))
             self._leave_out(job)
-            self._charge(job, -len(row.tokens))
+            self._charge(job.claim, -len(row.tokens))
 
-    def _charge(self, job: Job, rows: int) -> None:
-        claim = job.claim
+    def _charge(self, claim: Claim, rows: int) -> None:
         self.shares[claim.priority].charge(claim, rows)

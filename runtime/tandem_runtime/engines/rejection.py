@@ -7,12 +7,14 @@ rejection, and in a block those beyond a token that the target excludes.
 Logits may be of any float type; all arithmetic is float64.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tandem_runtime.domain.block import credit, success
 from tandem_runtime.domain.errors import BadRequest
 from tandem_runtime.domain.noise import Salt
+from tandem_runtime.domain.sampling import Probability
 from tandem_runtime.domain.tokens import Proposal, SamplingParameters, SparseRow, Verification
 from tandem_runtime.domain.verification import (
     Verified,
@@ -56,19 +58,25 @@ def _verify_coupled(logits: Logits, proposal: Proposal, parameters: SamplingPara
 
 
 def _verify_rejection(logits: Logits, proposal: Proposal, parameters: SamplingParameters, offset: int) -> Verified:
+    credits: list[Probability] = []
     for at, (token, row) in enumerate(zip(proposal.ids, proposal.q or (), strict=True)):
         p, q = distribution(logits[at], parameters), _law_of(row)
-        if round_uniform(parameters, Salt.ACCEPT, offset, at) * q.of(token) >= p.of(token):
-            return _followed(_residual(p, q), at, parameters, offset)
-    return _followed(distribution(logits[-1], parameters), len(proposal.ids), parameters, offset)
+        wanted, offered = p.of(token), q.of(token)
+        credits.append(min(1.0, wanted / offered))
+        if round_uniform(parameters, Salt.ACCEPT, offset, at) * offered >= wanted:
+            return _followed(_residual(p, q), at, parameters, offset, credits)
+    return _followed(distribution(logits[-1], parameters), len(proposal.ids), parameters, offset, credits)
 
 
 def _verify_block(logits: Logits, proposal: Proposal, parameters: SamplingParameters, offset: int) -> Verified:
     q = [_law_of(row) for row in proposal.q or ()]
     p = [distribution(logits[0], parameters)]
+    credits: list[Probability] = []
     accepted, share, worth = 0, 1.0, 1.0
+    stood: Probability = 1.0
     for at, token in enumerate(proposal.ids):
         worth = min(1.0, worth * p[at].of(token) / q[at].of(token))
+        credits.append(credit(worth, stood))
         if worth == 0:
             break
         u = round_uniform(parameters, Salt.ACCEPT, offset, at)
@@ -76,12 +84,13 @@ def _verify_block(logits: Logits, proposal: Proposal, parameters: SamplingParame
             stands = u < worth
         else:
             p.append(distribution(logits[at + 1], parameters))
-            left = _left(p[-1], q[at + 1], worth).sum()
+            left = float(_left(p[-1], q[at + 1], worth).sum())
             stands = u * (left + 1 - worth) < left
+            stood = success(left, worth)
         accepted, share = (at + 1, worth) if stands else (accepted, share)
     if accepted == len(q):
-        return _followed(distribution(logits[accepted], parameters), accepted, parameters, offset)
-    return _followed(_residual(p[accepted], q[accepted], share), accepted, parameters, offset)
+        return _followed(distribution(logits[accepted], parameters), accepted, parameters, offset, credits)
+    return _followed(_residual(p[accepted], q[accepted], share), accepted, parameters, offset, credits)
 
 
 _RULES: dict[Verification, Callable[[Logits, Proposal, SamplingParameters, int], Verified]] = {
@@ -91,8 +100,11 @@ _RULES: dict[Verification, Callable[[Logits, Proposal, SamplingParameters, int],
 }
 
 
-def _followed(law: Law, accepted: int, parameters: SamplingParameters, offset: int) -> Verified:
-    return Verified(accepted, draw(law, round_uniform(parameters, Salt.RESIDUAL, offset, accepted)))
+def _followed(
+    law: Law, accepted: int, parameters: SamplingParameters, offset: int, credits: Sequence[Probability]
+) -> Verified:
+    token = draw(law, round_uniform(parameters, Salt.RESIDUAL, offset, accepted))
+    return Verified(accepted, token, tuple(credits[: accepted + 1]))
 
 
 def _law_of(row: SparseRow) -> Law:

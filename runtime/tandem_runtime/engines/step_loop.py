@@ -15,7 +15,7 @@ and of fair shares (see `domain.batching`). Who has waited for memory, or behind
 `LONGEST_WAIT_SECONDS` is told that the engine is overloaded. A caller's deadline is the caller's to keep: who waits no
 longer cancels, and that takes effect before the next step, wherever the work stands.
 
-What fails, fails alone, as far as it can: a request its own job, a model's error the jobs of its step. An error that
+What fails, fails alone: a request its own job, a model's error the jobs of the rows that it comes with. An error that
 nobody foresaw, on this thread, fails all jobs at hand and empties the memory, since its books may be wrong; then the
 loop goes on.
 
@@ -34,6 +34,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
 from tandem_runtime.domain.batching import Shares
+from tandem_runtime.domain.budget import NOTHING_MEASURED, UNKNOWN
 from tandem_runtime.domain.errors import Overloaded, TandemError, origin
 from tandem_runtime.domain.tokens import Priority, SessionId
 from tandem_runtime.engines.jobs import Job, Work
@@ -84,6 +85,9 @@ class StepLoop:
         self._due = clock.monotonic()
         self._lost = lost
         self._size = size
+        self._costs = size.costs or NOTHING_MEASURED
+        self._ended = clock.monotonic()
+        """When the last step did."""
         self._shares = {priority: Shares() for priority in Priority}
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._lanes: dict[SessionId | Beside, deque[Job]] = {}
@@ -212,11 +216,19 @@ class StepLoop:
     def _live(self) -> None:
         try:
             while not self._stopping:
-                self._turn()
+                self.turn()
+                self.send()
         finally:  # also after a bug: callers are told, and not left to wait
             self._end()
 
-    def _turn(self) -> None:
+    @property
+    def is_idle(self) -> bool:
+        """Whether a turn would begin by waiting."""
+        return self._commands.empty() and (self._starving or not self._lanes)
+
+    def turn(self) -> None:
+        """Do what has been asked for, and take a step. On the thread of the loop; a simulation of virtual time, which
+        starts none, takes the turns itself."""
         commands = self._awaited() + self._arrived()
         began = self._clock.monotonic()
         for command in commands:
@@ -225,7 +237,6 @@ class StepLoop:
         if not self._stopping:
             with self._surviving():
                 self._step(began)
-        self._send()
 
     @contextmanager
     def _surviving(self) -> Iterator[None]:
@@ -244,7 +255,7 @@ class StepLoop:
         _call_all(self._arrived())
         for lane in list(self._lanes):
             self.end_lane(lane, self._lost("the engine was stopped"))
-        self._send()
+        self.send()
 
     def _stop(self) -> None:
         self._stopping = True
@@ -292,17 +303,27 @@ class StepLoop:
         return [lane[0] for lane in self._lanes.values()]
 
     def _step(self, began: float) -> None:
-        plan = plan_step(self._first_jobs(), self.lines, self._shares, size=self._size)
+        seconds = UNKNOWN if self._size.costs is None else self._costs.seconds(now=began)
+        plan = plan_step(self._first_jobs(), self.lines, self._shares, size=self._size, seconds=seconds)
         self._starving = not plan.parts
         if plan.parts:
             self._due = self._pace.due(plan.rows, began)
             self._compute(plan, began)
             self._pace.stretch(began, self._due)
+            self._measure(plan, began)
         for job in plan.given_up:
             self._drop(job)
         for job in plan.starved:
             if self._clock.monotonic() - max(job.since, job.line.used_at) > LONGEST_WAIT_SECONDS:
                 self._finish(job, error=Overloaded("the engine's KV memory or its steps are full; try again later"))
+
+    def _measure(self, plan: Plan, began: float) -> None:
+        """Learn what a step cost. One with a prompt in it tells little of what a guess costs."""
+        rested, self._ended = began - self._ended, self._clock.monotonic()
+        if not plan.chunked:
+            rows = sum(len(row.tokens) for row in plan.rows)
+            learned = self._costs.learned(rows, self._ended - began, now=self._ended)
+            self._costs = learned.rested(rested)
 
     def _compute(self, plan: Plan, began: float) -> None:
         outcomes = self._forward(plan.rows)
@@ -317,15 +338,16 @@ class StepLoop:
                 self._advance(job)
 
     def _forward(self, rows: Sequence[Row]) -> list[Logits | Exception]:
-        """Each row's logits, or the error of the step that it was in. A step too large for the device is halved."""
+        """Each row's logits, or the error that it has alone: a step that fails, for want of memory or by the fault of a
+        row, is halved. The same rows again give the same."""
         try:
             return [*self._model.forward(rows)]
-        except Exception as error:  # the jobs of this step fail; those of the next must not
-            if isinstance(error, MemoryError | Overloaded) and len(rows) > 1:
+        except Exception as error:  # the job of this row fails; those beside it must not
+            if len(rows) > 1:
                 half = len(rows) // 2
                 return [*self._forward(rows[:half]), *self._forward(rows[half:])]
-            _log.error("step failed rows=%d error=%s", len(rows), origin(error))
-            return [error] * len(rows)
+            _log.error("row failed error=%s", origin(error))
+            return [error]
 
     def _advance(self, job: Job) -> None:
         """Hand the job what it wanted (nothing, at first) and hear what it wants next."""
@@ -370,7 +392,7 @@ class StepLoop:
     def _post(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
         self._outbox.setdefault(loop, []).append(call)
 
-    def _send(self) -> None:
+    def send(self) -> None:
         """Wake each event loop once per step, with all that there is for it."""
         outbox, self._outbox = self._outbox, {}
         for loop, calls in outbox.items():

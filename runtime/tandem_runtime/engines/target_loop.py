@@ -81,7 +81,7 @@ class BatchedTarget(BatchedEngine):
         vocab_size = self._capabilities.vocab_size
         refuse_bad_proposal(request.proposal, session.request.verification, vocab_size=vocab_size)
         _begin_at(session, request.offset)
-        verdict = yield from self._round(session, request.round, request.proposal)
+        verdict = yield from self._round(session, request.round, request.proposal, request.survivals)
         session.last, session.floor = (request, verdict), len(session.output)
         return verdict
 
@@ -95,11 +95,15 @@ class BatchedTarget(BatchedEngine):
             if verdict.token in self._end_tokens:
                 return
 
-    def _round(self, session: Session, number: int, proposal: Proposal) -> Work[Verdict]:
-        """One round: forward, judge, commit."""
+    def _round(
+        self, session: Session, number: int, proposed: Proposal, survivals: tuple[float, ...] = ()
+    ) -> Work[Verdict]:
+        """One round: forward, judge, commit. What the step left out of a proposal was never proposed to it."""
         prefix, offset = session.prefix, len(session.output)
-        self._refuse_overflow(len(prefix), len(proposal.ids))
-        seen = yield Want(session.line, [*prefix, *proposal.ids], first=len(prefix) - 1, settled=len(prefix))
+        self._refuse_overflow(len(prefix), len(proposed.ids))
+        tokens, last = [*prefix, *proposed.ids], len(prefix) - 1
+        seen = yield Want(session.line, tokens, first=last, settled=len(prefix), survivals=survivals)
+        proposal = proposed.first(len(seen.logits) - 1)
         verified = _judged(session, seen.logits, proposal)
         emitted = [*proposal.ids[: verified.accepted], verified.token]
         session.commit(offset, emitted)
@@ -112,7 +116,9 @@ class BatchedTarget(BatchedEngine):
             queue_seconds=seen.queue_seconds,
             forward_seconds=seen.forward_seconds,
             kv_used=seen.kv_used,
+            credits=tuple(map(float, verified.credits)),
             rows=seen.rows,
+            unjudged=len(proposed.ids) - len(proposal.ids),
         )
 
     def _refuse_overflow(self, length: int, proposed: int) -> None:

@@ -19,9 +19,10 @@ from tandem_runtime.domain.commands import Emit, Finish, Request
 from tandem_runtime.domain.errors import BadRequest, Overloaded, TandemError, TargetLost
 from tandem_runtime.domain.evidence import EvidenceDocument, Ledger
 from tandem_runtime.domain.lookahead import Lookahead
-from tandem_runtime.domain.policy import PairRevision, Policy, RevisionName, SpeculationState
+from tandem_runtime.domain.policy import PairRevision, Policy, SpeculationState
 from tandem_runtime.domain.replay import Replay, Result, is_comparable, is_sampled
 from tandem_runtime.domain.routing import choose_revision, unit_of
+from tandem_runtime.domain.segments import Segment, Segments, heat_of
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import OpenSession, Priority, SessionId, TokenId, Verification
 from tandem_runtime.gateway.accounts import Account, Assignment
@@ -37,9 +38,6 @@ from tandem_runtime.telemetry import Metrics
 
 ITEMS_AHEAD = 64
 """How far the sessions of a request may run ahead of a slow reader, in emissions."""
-
-MOST_LOOKAHEADS = 256
-"""Of revisions and adapters, far more than are ever in use at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +139,7 @@ class Gateway:
         self.sessions = 0
         """Choices in progress."""
         self._replies: set[Reply] = set()
-        self._lookaheads: dict[tuple[RevisionName, AdapterDigest | None], Lookahead] = {}
+        self.segments = Segments()
 
     @property
     def ready(self) -> bool:
@@ -177,16 +175,6 @@ class Gateway:
         weighted = [revision for revision in policy.revisions if revision.weight]
         adapters = {name for revision in weighted for name in self.fleet.targets.adapters(revision.target)}
         return (policy.served_model_name, *(f"{policy.served_model_name}:{name}" for name in sorted(adapters)))
-
-    def lookahead(self, revision: PairRevision, *, adapter: AdapterDigest | None = None) -> Lookahead:
-        """What is believed of a revision with an adapter, which its draft may guess better or worse; all its sessions
-        share it. The least lately asked for is forgotten first."""
-        key = (revision.name, adapter)
-        known = self._lookaheads.pop(key) if key in self._lookaheads else Lookahead()
-        self._lookaheads[key] = known
-        if len(self._lookaheads) > MOST_LOOKAHEADS:
-            del self._lookaheads[next(iter(self._lookaheads))]
-        return known
 
     @asynccontextmanager
     async def answer(self, ask: Ask, *, request_id: str, session_key: str | None) -> AsyncIterator[Reply]:
@@ -277,8 +265,10 @@ class Gateway:
     @asynccontextmanager
     async def _running(self, reply: Reply, assignment: Assignment) -> AsyncIterator[None]:
         """Run all choices while the block lasts; none outlives it."""
-        lookahead = self.lookahead(assignment.revision, adapter=assignment.adapter)
-        pumps = [asyncio.create_task(reply.pump(index, lookahead)) for index in range(len(reply.choices))]
+        pumps = [
+            asyncio.create_task(reply.pump(index, self.segments.begin(_segment(assignment.revision, choice.request))))
+            for index, choice in enumerate(reply.choices)
+        ]
         self._replies.add(reply)
         try:
             yield
@@ -310,7 +300,7 @@ class Gateway:
 
         def scored(matched: int, examined: int) -> None:
             account.add_shadow(revision, matched=matched, examined=examined)
-            self.lookahead(revision, adapter=choice.request.adapter).hear(matched=matched, examined=examined)
+            self.segments.cell(_segment(revision, choice.request)).hear(matched=matched, examined=examined)
 
         return ShadowJob(draft=revision.draft, opening=opening, output=tuple(choice.output), scored=scored)
 
@@ -326,6 +316,11 @@ class Gateway:
                 self.replays.offer(ReplayJob(assignment.revision, replay, account.add_replay, assignment.adapter))
             else:
                 account.add_replay(Result.SKIPPED)
+
+
+def _segment(revision: PairRevision, request: Request) -> Segment:
+    """Whose belief a request of that revision shares."""
+    return Segment(revision.name, request.adapter, heat_of(request.parameters.temperature))
 
 
 def _opening_of(choice: Choice) -> OpenSession:

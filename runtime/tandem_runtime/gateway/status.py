@@ -1,14 +1,20 @@
-"""Knows how to say whether this gateway speculates, for whom, and why not.
+"""Knows how to say whether this gateway speculates, for whom, why not, and why with which K.
 
 Refuses to decide it: `domain.policy.allowance` does, and is asked here in the same words.
 """
 
 from typing import TypedDict
 
+from tandem_runtime.domain.costs import Model
 from tandem_runtime.domain.evidence import Arm
+from tandem_runtime.domain.lookahead import Belief, Bounds, View, choose
 from tandem_runtime.domain.policy import OwnWish, PairRevision, Policy, allowance
+from tandem_runtime.domain.segments import Segment
 from tandem_runtime.gateway.accounts import arm_at
 from tandem_runtime.gateway.serving import Gateway
+
+SEGMENTS_SHOWN = 16
+"""Of a revision, the most lately asked for."""
 
 
 class TargetStatus(TypedDict):
@@ -16,6 +22,28 @@ class TargetStatus(TypedDict):
 
     pod: str
     arm: str
+
+
+class CostStatus(TypedDict):
+    """In milliseconds; `plainToken` None: none was seen."""
+
+    round: float
+    draftToken: float
+    verifyToken: float
+    plainToken: float | None
+
+
+class SegmentStatus(TypedDict):
+    """What is believed of one segment, and the K that follows for a session that begins in it: `rule` decided, by
+    `speedUps[i]`, what i + 1 tokens a round would bring. `costs` None: none is known, and no speed-up either."""
+
+    adapter: str | None
+    heat: str
+    k: int
+    rule: str
+    survivals: list[float]
+    speedUps: list[float]
+    costs: CostStatus | None
 
 
 class RevisionStatus(TypedDict):
@@ -29,6 +57,7 @@ class RevisionStatus(TypedDict):
     targets: list[TargetStatus]
     drafts: int
     drafter: str | None
+    segments: list[SegmentStatus]
 
 
 class SpeculationStatus(TypedDict):
@@ -82,6 +111,36 @@ def _describe_revision(gateway: Gateway, policy: Policy, revision: PairRevision)
         "targets": [{"pod": target.uid, "arm": _arm(policy, target.uid, wall)} for target in targets],
         "drafts": drafts,
         "drafter": None if revision.draft is None else revision.drafter.value,
+        "segments": [
+            _describe_segment(segment, cell.belief, allowed.bounds, gateway.clock.monotonic())
+            for segment, cell in gateway.segments.of(revision.name)[:SEGMENTS_SHOWN]
+        ],
+    }
+
+
+def _describe_segment(segment: Segment, belief: Belief, bounds: Bounds, now: float) -> SegmentStatus:
+    """Asked, not decided: no probe is begun by it."""
+    choice, _ = choose(belief, bounds, now, View())
+    return {
+        "adapter": segment.adapter,
+        "heat": segment.heat.value,
+        "k": choice.k,
+        "rule": choice.why.rule.value,
+        "survivals": [round(chance, 4) for chance in choice.why.survivals],
+        "speedUps": [round(each.speed_up, 4) for each in choice.why.predictions],
+        "costs": None if choice.why.costs is None else _describe_costs(choice.why.costs),
+    }
+
+
+def _describe_costs(costs: Model) -> CostStatus:
+    def milliseconds(seconds: float) -> float:
+        return round(1000 * seconds, 3)
+
+    return {
+        "round": milliseconds(costs.fixed),
+        "draftToken": milliseconds(costs.draft_token),
+        "verifyToken": milliseconds(costs.verify_token),
+        "plainToken": None if costs.plain_token is None else milliseconds(costs.plain_token),
     }
 
 

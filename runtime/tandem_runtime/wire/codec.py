@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 from tandem_runtime.domain.adapters import AdapterDigest, AdapterFacts
 from tandem_runtime.domain.errors import BadRequest, TandemError
 from tandem_runtime.domain.tokens import (
+    CONFIDENCE_KINDS,
     Ahead,
     Capabilities,
     Incarnation,
@@ -33,6 +34,7 @@ from tandem_runtime.domain.tokens import (
     ScoreTokens,
     SessionId,
     SparseRow,
+    Stop,
     TokenLogprob,
     Verdict,
     VerifyRound,
@@ -45,6 +47,7 @@ from tandem_runtime.wire.openings import VERIFICATIONS, open_message, open_value
 _MICROSECONDS = 1_000_000
 _BASIS_POINTS = 10_000
 _UINT32 = 2**32 - 1
+_BYTE = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +100,7 @@ def _fill_request(message: pb.Request, body: RequestBody) -> None:
         case OpenSession():
             message.open.CopyFrom(open_message(body))
         case VerifyRound():
-            q = _row_messages(body.proposal.q)
-            message.verify.CopyFrom(pb.Verify(round=body.round, offset=body.offset, ids=body.proposal.ids, q=q))
+            message.verify.CopyFrom(_verify_message(body))
         case RunRounds():
             message.run.CopyFrom(pb.Run(round=body.round, offset=body.offset, max_tokens=body.max_tokens))
         case ProposeRound():
@@ -149,9 +151,7 @@ def decode_request(message: pb.Request, *, session: SessionId, incarnation: Inca
         case "open":
             return open_value(message.open, session)
         case "verify":
-            verify = message.verify
-            proposal = Proposal(ids=tuple(verify.ids), q=_row_values(verify.q, len(verify.ids), "proposal.q"))
-            return VerifyRound(session, incarnation, verify.round, verify.offset, proposal)
+            return _verify_value(message.verify, session, incarnation)
         case "run":
             run = message.run
             return RunRounds(session, incarnation, run.round, run.offset, run.max_tokens)
@@ -168,13 +168,15 @@ def decode_request(message: pb.Request, *, session: SessionId, incarnation: Inca
 
 
 def _propose_message(value: ProposeRound) -> pb.Propose:
+    stop = None if value.stop is None else _stop_message(value.stop)
     outlook = None if value.outlook is None else _outlook_message(value.outlook)
-    return pb.Propose(base=value.base, committed=value.committed, k=value.k, outlook=outlook)
+    return pb.Propose(base=value.base, committed=value.committed, k=value.k, stop=stop, outlook=outlook)
 
 
 def _propose_value(message: pb.Propose, session: SessionId, incarnation: Incarnation) -> ProposeRound:
+    stop = _stop_value(message.stop) if message.HasField("stop") else None
     outlook = _outlook_value(message.outlook) if message.HasField("outlook") else None
-    return ProposeRound(session, incarnation, message.base, tuple(message.committed), message.k, outlook)
+    return ProposeRound(session, incarnation, message.base, tuple(message.committed), message.k, stop, outlook)
 
 
 def _outlook_message(value: Outlook) -> pb.Outlook:
@@ -185,6 +187,42 @@ def _outlook_message(value: Outlook) -> pb.Outlook:
 def _outlook_value(message: pb.Outlook) -> Outlook:
     survivals = tuple(min(points, _BASIS_POINTS) / _BASIS_POINTS for points in message.survivals_basis_points)
     return Outlook(survivals, message.branches, message.enough or None)
+
+
+def _stop_message(value: Stop) -> pb.Stop:
+    acceptance = bytes(_scaled(each, _BYTE) for each in value.acceptance)
+    return pb.Stop(least_basis_points=_scaled(value.least, _BASIS_POINTS), acceptance=acceptance)
+
+
+def _stop_value(message: pb.Stop) -> Stop:
+    if len(message.acceptance) != CONFIDENCE_KINDS:
+        raise BadRequest(
+            f"propose.stop.acceptance has {len(message.acceptance)} bytes; send one for each of {CONFIDENCE_KINDS}",
+            parameter="propose.stop.acceptance",
+        )
+    return Stop(message.least_basis_points / _BASIS_POINTS, tuple(each / _BYTE for each in message.acceptance))
+
+
+def _verify_message(value: VerifyRound) -> pb.Verify:
+    return pb.Verify(
+        round=value.round,
+        offset=value.offset,
+        ids=value.proposal.ids,
+        q=_row_messages(value.proposal.q),
+        survivals=bytes(round(survival * _BYTE) for survival in value.survivals),
+    )
+
+
+def _verify_value(message: pb.Verify, session: SessionId, incarnation: Incarnation) -> VerifyRound:
+    k = len(message.ids)
+    if len(message.survivals) not in (0, k):
+        raise BadRequest(
+            f"survivals: {len(message.survivals)} bytes for {k} proposed ids; send one per id or none",
+            parameter="survivals",
+        )
+    proposal = Proposal(ids=tuple(message.ids), q=_row_values(message.q, k, "proposal.q"))
+    survivals = tuple(byte / _BYTE for byte in message.survivals)
+    return VerifyRound(session, incarnation, message.round, message.offset, proposal, survivals)
 
 
 # Replies --------------------------------------------------------------------------------------------------------------
@@ -262,6 +300,7 @@ def _proposal_message(value: Proposal) -> pb.Proposal:
         q=_row_messages(value.q),
         draft_microseconds=_scaled(value.draft_seconds, _MICROSECONDS),
         rows=_sharers(value.rows),
+        confidences=bytes(value.confidences),
         ahead=None if value.ahead is None else pb.Ahead(hit=value.ahead.hit, wasted=value.ahead.wasted),
     )
 
@@ -273,8 +312,18 @@ def _proposal_value(message: pb.Proposal) -> Proposal:
         q=_row_values(message.q, len(ids), "proposal.q"),
         draft_seconds=message.draft_microseconds / _MICROSECONDS,
         rows=message.rows or 1,
+        confidences=_confidence_values(message.confidences, len(ids)),
         ahead=Ahead(message.ahead.hit, message.ahead.wasted) if message.HasField("ahead") else None,
     )
+
+
+def _confidence_values(confidences: bytes, k: int) -> tuple[int, ...]:
+    if len(confidences) not in (0, k):
+        raise BadRequest(
+            f"proposal.confidences has {len(confidences)} bytes for {k} ids; send one per id or none",
+            parameter="proposal.confidences",
+        )
+    return tuple(confidences)
 
 
 def _sharers(rows: int) -> int:
@@ -292,8 +341,9 @@ def _verdict_message(value: Verdict) -> pb.Verdict:
         queue_microseconds=_scaled(value.queue_seconds, _MICROSECONDS),
         forward_microseconds=_scaled(value.forward_seconds, _MICROSECONDS),
         kv_used_basis_points=_scaled(value.kv_used, _BASIS_POINTS),
-        credits=value.credits,
+        credits_basis_points=[_scaled(each, _BASIS_POINTS) for each in value.credits],
         rows=_sharers(value.rows),
+        unjudged=value.unjudged,
     )
 
 
@@ -307,17 +357,18 @@ def _verdict_value(message: pb.Verdict) -> Verdict:
         queue_seconds=message.queue_microseconds / _MICROSECONDS,
         forward_seconds=message.forward_microseconds / _MICROSECONDS,
         kv_used=message.kv_used_basis_points / _BASIS_POINTS,
-        credits=_credit_values(message.credits),
+        credits=_credit_values(message.credits_basis_points),
         rows=message.rows or 1,
+        unjudged=message.unjudged,
     )
 
 
-def _credit_values(credits: Sequence[float]) -> tuple[float, ...]:
+def _credit_values(credits: Sequence[int]) -> tuple[float, ...]:
     for at, credit in enumerate(credits):
-        if not 0 <= credit <= 1:
-            path = f"verdict.credits[{at}]"
-            raise BadRequest(f"{path} is {credit}; a chance from 0 to 1 is needed", parameter=path)
-    return tuple(credits)
+        if credit > _BASIS_POINTS:
+            path = f"verdict.credits_basis_points[{at}]"
+            raise BadRequest(f"{path} is {credit}; a chance has {_BASIS_POINTS} at most", parameter=path)
+    return tuple(credit / _BASIS_POINTS for credit in credits)
 
 
 def _logprob_message(value: TokenLogprob) -> pb.TokenLogprob:

@@ -247,16 +247,18 @@ class SparseRow(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ..., probabilities: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Verify(_message.Message):
-    __slots__ = ("round", "offset", "ids", "q")
+    __slots__ = ("round", "offset", "ids", "q", "survivals")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     Q_FIELD_NUMBER: _ClassVar[int]
+    SURVIVALS_FIELD_NUMBER: _ClassVar[int]
     round: int
     offset: int
     ids: _containers.RepeatedScalarFieldContainer[int]
     q: _containers.RepeatedCompositeFieldContainer[SparseRow]
-    def __init__(self, round: _Optional[int] = ..., offset: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., q: _Optional[_Iterable[_Union[SparseRow, _Mapping]]] = ...) -> None: ...
+    survivals: bytes
+    def __init__(self, round: _Optional[int] = ..., offset: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ..., q: _Optional[_Iterable[_Union[SparseRow, _Mapping]]] = ..., survivals: _Optional[bytes] = ...) -> None: ...
 
 class Run(_message.Message):
     __slots__ = ("round", "offset", "max_tokens")
@@ -269,16 +271,26 @@ class Run(_message.Message):
     def __init__(self, round: _Optional[int] = ..., offset: _Optional[int] = ..., max_tokens: _Optional[int] = ...) -> None: ...
 
 class Propose(_message.Message):
-    __slots__ = ("base", "committed", "k", "outlook")
+    __slots__ = ("base", "committed", "k", "stop", "outlook")
     BASE_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     K_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
     OUTLOOK_FIELD_NUMBER: _ClassVar[int]
     base: int
     committed: _containers.RepeatedScalarFieldContainer[int]
     k: int
+    stop: Stop
     outlook: Outlook
-    def __init__(self, base: _Optional[int] = ..., committed: _Optional[_Iterable[int]] = ..., k: _Optional[int] = ..., outlook: _Optional[_Union[Outlook, _Mapping]] = ...) -> None: ...
+    def __init__(self, base: _Optional[int] = ..., committed: _Optional[_Iterable[int]] = ..., k: _Optional[int] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., outlook: _Optional[_Union[Outlook, _Mapping]] = ...) -> None: ...
+
+class Stop(_message.Message):
+    __slots__ = ("least_basis_points", "acceptance")
+    LEAST_BASIS_POINTS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
+    least_basis_points: int
+    acceptance: bytes
+    def __init__(self, least_basis_points: _Optional[int] = ..., acceptance: _Optional[bytes] = ...) -> None: ...
 
 class Outlook(_message.Message):
     __slots__ = ("survivals_basis_points", "branches", "enough")
@@ -317,7 +329,7 @@ class TokenLogprob(_message.Message):
     def __init__(self, logprob: _Optional[float] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("round", "offset", "accepted", "token", "logprobs", "queue_microseconds", "forward_microseconds", "kv_used_basis_points", "credits", "rows")
+    __slots__ = ("round", "offset", "accepted", "token", "logprobs", "queue_microseconds", "forward_microseconds", "kv_used_basis_points", "credits_basis_points", "rows", "unjudged")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
@@ -326,8 +338,9 @@ class Verdict(_message.Message):
     QUEUE_MICROSECONDS_FIELD_NUMBER: _ClassVar[int]
     FORWARD_MICROSECONDS_FIELD_NUMBER: _ClassVar[int]
     KV_USED_BASIS_POINTS_FIELD_NUMBER: _ClassVar[int]
-    CREDITS_FIELD_NUMBER: _ClassVar[int]
+    CREDITS_BASIS_POINTS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    UNJUDGED_FIELD_NUMBER: _ClassVar[int]
     round: int
     offset: int
     accepted: int
@@ -336,27 +349,30 @@ class Verdict(_message.Message):
     queue_microseconds: int
     forward_microseconds: int
     kv_used_basis_points: int
-    credits: _containers.RepeatedScalarFieldContainer[float]
+    credits_basis_points: _containers.RepeatedScalarFieldContainer[int]
     rows: int
-    def __init__(self, round: _Optional[int] = ..., offset: _Optional[int] = ..., accepted: _Optional[int] = ..., token: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., queue_microseconds: _Optional[int] = ..., forward_microseconds: _Optional[int] = ..., kv_used_basis_points: _Optional[int] = ..., credits: _Optional[_Iterable[float]] = ..., rows: _Optional[int] = ...) -> None: ...
+    unjudged: int
+    def __init__(self, round: _Optional[int] = ..., offset: _Optional[int] = ..., accepted: _Optional[int] = ..., token: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., queue_microseconds: _Optional[int] = ..., forward_microseconds: _Optional[int] = ..., kv_used_basis_points: _Optional[int] = ..., credits_basis_points: _Optional[_Iterable[int]] = ..., rows: _Optional[int] = ..., unjudged: _Optional[int] = ...) -> None: ...
 
 class Ended(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class Proposal(_message.Message):
-    __slots__ = ("ids", "q", "draft_microseconds", "rows", "ahead")
+    __slots__ = ("ids", "q", "draft_microseconds", "rows", "confidences", "ahead")
     IDS_FIELD_NUMBER: _ClassVar[int]
     Q_FIELD_NUMBER: _ClassVar[int]
     DRAFT_MICROSECONDS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCES_FIELD_NUMBER: _ClassVar[int]
     AHEAD_FIELD_NUMBER: _ClassVar[int]
     ids: _containers.RepeatedScalarFieldContainer[int]
     q: _containers.RepeatedCompositeFieldContainer[SparseRow]
     draft_microseconds: int
     rows: int
+    confidences: bytes
     ahead: Ahead
-    def __init__(self, ids: _Optional[_Iterable[int]] = ..., q: _Optional[_Iterable[_Union[SparseRow, _Mapping]]] = ..., draft_microseconds: _Optional[int] = ..., rows: _Optional[int] = ..., ahead: _Optional[_Union[Ahead, _Mapping]] = ...) -> None: ...
+    def __init__(self, ids: _Optional[_Iterable[int]] = ..., q: _Optional[_Iterable[_Union[SparseRow, _Mapping]]] = ..., draft_microseconds: _Optional[int] = ..., rows: _Optional[int] = ..., confidences: _Optional[bytes] = ..., ahead: _Optional[_Union[Ahead, _Mapping]] = ...) -> None: ...
 
 class Ahead(_message.Message):
     __slots__ = ("hit", "wasted")

@@ -30,7 +30,7 @@ from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.errors import ModelRefused
 from tandem_runtime.engines.torch_engine.architectures import Fields
 from tandem_runtime.engines.torch_engine.fused import JOINED, Adapt, Place
-from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig, Linear
+from tandem_runtime.engines.torch_engine.model import DecoderConfig, Linear, shape_of
 from tandem_runtime.engines.torch_engine.shards import READ_TYPES, Stored, read_header, tensors
 from tandem_runtime.model_folder import adapter_digest_of, read_object
 from tandem_runtime.ports import Row
@@ -206,8 +206,7 @@ def _by_ending(layers: int) -> Mapping[str, list[Module]]:
 
 def _module_shapes(config: DecoderConfig) -> Shapes:
     """[outputs, inputs] of each module of a layer; all layers are alike."""
-    with torch.device("meta"):
-        weights = dict(Decoder(config).model.layers[0].named_parameters())
+    weights = dict(shape_of(config).model.layers[0].named_parameters())
     return {module: tuple(weights[f"{module}.weight"].shape) for module in TARGETS}
 
 

@@ -77,6 +77,44 @@ INLINED void store(char *row, long at, long length, floats value, const int narr
     memcpy(row + at * size, rest, (length - at) * size);
 }
 
+/* COLUMNS numbers: the first eight and the last, but of bfloat16 the even and the odd ones, which a shift and a mask give
+ * where to spread them would take shuffles. */
+typedef struct {
+    floats half[COLUMNS / LANES];
+} Columns;
+
+INLINED Columns load_columns(const char *from, const int narrow) {
+    Columns columns;
+    words pairs;
+    if (!narrow) return *(Columns *)memcpy(&columns, from, sizeof columns);
+    memcpy(&pairs, from, sizeof pairs);
+    return (Columns){{(floats)(pairs << 16), (floats)(pairs & 0xffff0000u)}};
+}
+
+INLINED Columns in_order(Columns columns, const int narrow) {
+    const floats even = columns.half[0], odd = columns.half[1];
+    if (!narrow) return columns;
+    return (Columns){{__builtin_shuffle(even, odd, (integers){0, 8, 1, 9, 2, 10, 3, 11}),
+                      __builtin_shuffle(even, odd, (integers){4, 12, 5, 13, 6, 14, 7, 15})}};
+}
+
+/* The numbers `at` .. at + COLUMNS - 1 of a row of `length`. */
+INLINED Columns columns_at(const char *row, long at, long length, const int narrow) {
+    const long size = size_of(narrow);
+    if (at + COLUMNS <= length) return load_columns(row + at * size, narrow);
+    char rest[sizeof(Columns)] = {0};
+    return load_columns(memcpy(rest, row + at * size, (length - at) * size), narrow);
+}
+
+INLINED void put_columns(char *row, long at, long length, Columns columns, const int narrow) {
+    const long size = size_of(narrow), count = length - at < COLUMNS ? length - at : COLUMNS;
+    if (narrow) columns.half[0] = (floats)(as_bfloat16(columns.half[0]) | as_bfloat16(columns.half[1]) << 16);
+    if (count == COLUMNS)
+        memcpy(row + at * size, &columns, COLUMNS * size);
+    else
+        memcpy(row + at * size, &columns, count * size);
+}
+
 INLINED float total(floats lanes) {
     four_floats low, high;
     memcpy(&low, &lanes, sizeof low);
@@ -109,27 +147,35 @@ INLINED float inverse_length(floats squares, long length, float epsilon) {
 
 /* One row: x <- x + delta, where there is one; out <- the norm of x, by `weight` [width]. */
 INLINED void norm_row(char *x, const char *delta, const char *weight, char *out, long width, float epsilon, const int narrow) {
-    floats squares = {0};
-    for (long at = 0; at < width; at += LANES) {
-        floats value = load(x, at, width, narrow);
+    floats squares[COLUMNS / LANES] = {0};
+    for (long at = 0; at < width; at += COLUMNS) {
+        Columns value = columns_at(x, at, width, narrow);
         if (delta) {
-            value = rounded(value + load(delta, at, width, narrow), narrow);
-            store(x, at, width, value, narrow);
+            const Columns more = columns_at(delta, at, width, narrow);
+            UNROLLED for (int c = 0; c < COLUMNS / LANES; c++) value.half[c] = rounded(value.half[c] + more.half[c], narrow);
+            put_columns(x, at, width, value, narrow);
         }
-        squares += value * value;
+        UNROLLED for (int c = 0; c < COLUMNS / LANES; c++) squares[c] += value.half[c] * value.half[c];
     }
-    const float scale = inverse_length(squares, width, epsilon);
-    for (long at = 0; at < width; at += LANES) {
-        const floats value = rounded(load(x, at, width, narrow) * scale, narrow);
-        store(out, at, width, value * load(weight, at, width, narrow), narrow);
+    const float scale = inverse_length(squares[0] + squares[1], width, epsilon);
+    for (long at = 0; at < width; at += COLUMNS) {
+        const Columns weights = columns_at(weight, at, width, narrow);
+        Columns value = columns_at(x, at, width, narrow);
+        UNROLLED for (int c = 0; c < COLUMNS / LANES; c++)
+            value.half[c] = rounded(value.half[c] * scale, narrow) * weights.half[c];
+        put_columns(out, at, width, value, narrow);
     }
 }
 
 /* One row: out <- silu(gate) up. */
 INLINED void gate_row(const char *gate, const char *up, char *out, long width, const int narrow) {
-    for (long at = 0; at < width; at += LANES) {
-        const floats value = load(gate, at, width, narrow);
-        store(out, at, width, value / (1.0f + exponential(-value)) * load(up, at, width, narrow), narrow);
+    for (long at = 0; at < width; at += COLUMNS) {
+        const Columns factors = columns_at(up, at, width, narrow);
+        Columns value = columns_at(gate, at, width, narrow), powers;
+        UNROLLED for (int c = 0; c < COLUMNS / LANES; c++) powers.half[c] = exponential(-value.half[c]);
+        UNROLLED for (int c = 0; c < COLUMNS / LANES; c++)
+            value.half[c] = value.half[c] / (1.0f + powers.half[c]) * factors.half[c];
+        put_columns(out, at, width, value, narrow);
     }
 }
 
@@ -194,24 +240,21 @@ INLINED void write(const Attention *a, const Tile *tile, long head, const int na
     }
 }
 
-typedef floats Sums[MOST_QUERIES][COLUMNS / LANES];
+typedef Columns Sums[MOST_QUERIES];
 
 /* sums [queries, COLUMNS] += x [queries, count] y [count, COLUMNS], in the order of y's rows. */
 INLINED void panel(Sums sums, const float *x, long x_line, const char *y, long y_line, long count, const int queries, const int narrow) {
     const long size = size_of(narrow);
     Sums own;
-    UNROLLED for (int q = 0; q < queries; q++)
-        UNROLLED for (int c = 0; c < 2; c++) own[q][c] = sums[q][c];
+    UNROLLED for (int q = 0; q < queries; q++) own[q] = sums[q];
     for (long i = 0; i < count; i++) {
-        const floats left = load_eight(y + i * y_line * size, narrow), right = load_eight(y + (i * y_line + LANES) * size, narrow);
+        const Columns columns = load_columns(y + i * y_line * size, narrow);
         UNROLLED for (int q = 0; q < queries; q++) {
             const floats all = ALL(x[q * x_line + i]);
-            own[q][0] += all * left;
-            own[q][1] += all * right;
+            UNROLLED for (int c = 0; c < COLUMNS / LANES; c++) own[q].half[c] += all * columns.half[c];
         }
     }
-    UNROLLED for (int q = 0; q < queries; q++)
-        UNROLLED for (int c = 0; c < 2; c++) sums[q][c] = own[q][c];
+    UNROLLED for (int q = 0; q < queries; q++) sums[q] = own[q];
 }
 
 INLINED void panels(Sums sums, const float *x, long x_line, const char *y, long y_line, long count, long queries, const int narrow) {
@@ -268,7 +311,10 @@ INLINED void score(const Attention *a, const Work *w, long first, long queries, 
         Sums sums = {0};
         const char *block = a->keys + block_of(a, w->table, at, w->head, narrow);
         panels(sums, w->queries + first * a->d, a->d, block, BLOCK, a->d, queries, narrow);
-        for (long q = 0; q < queries; q++) memcpy(w->scores + (first + q) * w->keys + at, sums[q], sizeof sums[q]);
+        for (long q = 0; q < queries; q++) {
+            const Columns scores = in_order(sums[q], narrow);
+            memcpy(w->scores + (first + q) * w->keys + at, &scores, sizeof scores);
+        }
     }
     for (long q = first; q < first + queries; q++) w->sums[q] = weigh(w->scores + q * w->keys, seen_by(w, q));
 }
@@ -293,8 +339,9 @@ INLINED void gather(const Attention *a, const Work *w, char *out, long first, lo
             const long query = first + q;
             mix(sums + q, a, w, query, 1, column, together, seen_by(w, query), narrow);
             char *row = out + (query / w->groups * a->heads + query % w->groups) * d * size;
+            const Columns mixed = in_order(sums[q], narrow);
             for (int c = 0; c < COLUMNS / LANES && column + c * LANES < d; c++)
-                store(row, column + c * LANES, d, sums[q][c] / w->sums[query], narrow);
+                store(row, column + c * LANES, d, mixed.half[c] / w->sums[query], narrow);
         }
     }
 }

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tandem_runtime.domain.errors import ModelRefused
 from tandem_runtime.engines.torch_engine.architectures import read_config
-from tandem_runtime.engines.torch_engine.model import Decoder
+from tandem_runtime.engines.torch_engine.model import Decoder, shape_of
 from tandem_runtime.engines.torch_engine.shards import READ_TYPES, Stored, read_headers, tensors
 
 __all__ = ["load_decoder"]
@@ -43,8 +43,7 @@ def load_decoder(
     Where `product` is given, it makes of a product's module name and weight, as stored, what is held in its place.
     Raises ModelRefused, naming the file and the field or tensor, before memory for weights is taken.
     """
-    with torch.device("meta"):
-        decoder = Decoder(read_config(folder))
+    decoder = shape_of(read_config(folder))
     wanted = {name: tuple(weight.shape) for name, weight in decoder.state_dict().items()}
     held = read_headers(folder)
     _check(folder, wanted, held)

@@ -17,16 +17,27 @@ Attention is a callback, so that one forward pass serves training and serving al
 Modules carry the names of the Hugging Face layout, so that a safetensors file maps onto them without translation.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from tandem_runtime.engines.torch_engine.rotary import Scaling, frequencies, rotate, rotation
 
-__all__ = ["Attend", "Decoder", "DecoderConfig", "Linear", "causal_attention", "rotation_at"]
+__all__ = [
+    "Attend",
+    "Decoder",
+    "DecoderConfig",
+    "Linear",
+    "NothingDrawn",
+    "causal_attention",
+    "rotation_at",
+    "shape_of",
+]
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """``attend(layer, q, k, v) -> mixed``.
@@ -94,6 +105,28 @@ class Decoder(nn.Module):
         """Rows [..., hidden] to logits [..., vocab]."""
         head = self.model.embed_tokens if self.lm_head is None else self.lm_head
         return functional.linear(hidden, head.weight)
+
+
+def shape_of(config: DecoderConfig) -> Decoder:
+    """The decoder of `config` on torch's device "meta": names, shapes and no numbers."""
+    with torch.device("meta"), NothingDrawn():
+        return Decoder(config)
+
+
+class NothingDrawn(TorchFunctionMode):
+    """Weights of modules made within stay as memory is: to draw them on "meta", torch imports its compiler, in 3 s."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        _types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = kwargs or {}
+        if getattr(func, "__module__", None) == nn.init.__name__:
+            return named["tensor"] if "tensor" in named else args[0]
+        return func(*args, **named)
 
 
 def causal_attention(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -5,11 +5,13 @@
  * once, as they stand, for up to MOST_ROWS rows: a tile of rows x outputs keeps its sums in registers (16 on AVX2), and
  * fetches the weights of the tile that follows while it multiplies its own.
  *
- * bfloat16 is the upper half of a float32. A word holds two of them, so a step of 2 x LANES numbers is LANES words, and
- * one shift and one mask give the even and the odd ones; x is laid out to match.
+ * bfloat16 is the upper half of a float32. A word holds two of them, so a step of 2 x LANES numbers is LANES words, of
+ * which a shift gives the even and a mask the odd ones, one half of the step after the other; x is laid out to match.
  *
- * One core of AVX2 multiplies 8 pairs a cycle, if sums stay in registers and a cycle loads one vector at most. So each
- * height of tile is a function of its own, of constant sizes, and a vector of x is loaded once for all outputs.
+ * Five rows and more take as long as multiplying takes: one core of the first AVX2 processors of AMD multiplies 8 pairs
+ * a cycle, later ones 16. They do so only if every sum stays in a register of its own, which compilers are told below:
+ * 6 rows x 2 outputs are 12 sums, 2 vectors of weights, one of x and the mask. So each height of tile is a function of
+ * its own, of constant sizes. What ends a tile is done for four sums at once, and rounded for a whole block of outputs.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -20,7 +22,7 @@ enum { LANES = 16 };
 #else
 enum { LANES = 8 };
 #endif
-enum { STEP = 2 * LANES, MOST_ROWS = 5, MOST_OUTPUTS = 6, BLOCK_OUTPUTS = 48, CACHE_LINE = 64 };
+enum { STEP = 2 * LANES, MOST_ROWS = 6, MOST_OUTPUTS = 8, BLOCK_OUTPUTS = 48, CACHE_LINE = 64 };
 
 typedef float floats __attribute__((vector_size(4 * LANES)));
 typedef float four_floats __attribute__((vector_size(16)));
@@ -29,11 +31,18 @@ typedef uint32_t words __attribute__((vector_size(4 * LANES)));
 
 #define INLINED static inline __attribute__((always_inline))
 #define UNROLLED _Pragma("GCC unroll 16")
-/* Compilers read a vector from memory again for each use of it; this keeps it where it is. */
-#ifdef __x86_64__
+/* Compilers read a vector from memory again for each use of it, keep what they will read again in a register that is
+ * needed elsewhere, and move sums between registers and memory; these forbid it. */
+#define READ_AGAIN(pointer) __asm__("" : "+r"(pointer))
+#ifdef __AVX__
 #define IN_REGISTER(vector) __asm__("" : "+v"(vector))
 #else
 #define IN_REGISTER(vector) (void)(vector)
+#endif
+#ifdef __FMA__
+#define ADD_PRODUCT(sum, a, b) __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b))
+#else
+#define ADD_PRODUCT(sum, a, b) ((sum) += (a) * (b))
 #endif
 
 typedef struct {
@@ -43,65 +52,63 @@ typedef struct {
     long rows, inputs, outputs, width;
 } Product;
 
-INLINED void load(const char *from, const int narrow, floats *first, floats *second) {
-    if (narrow) {
-        words pairs;
-        memcpy(&pairs, from, sizeof pairs);
-        IN_REGISTER(pairs);
-        *first = (floats)(pairs << 16);
-        *second = (floats)(pairs & 0xffff0000u);
-    } else {
-        memcpy(first, from, sizeof *first);
-        memcpy(second, from + sizeof *first, sizeof *second);
+/* The first or the second half of a step of weights. */
+INLINED floats half_of(const char *step, const int half, const int narrow) {
+    words pairs;
+    if (!narrow) return *(floats *)memcpy(&pairs, step + half * sizeof pairs, sizeof pairs);
+    memcpy(&pairs, step, sizeof pairs);
+    return (floats)(half ? pairs & 0xffff0000u : pairs << 16);
+}
+
+/* The sums of four vectors, each in the order in which any would be summed alone. */
+INLINED four_floats totals(const floats *lanes) {
+    four_floats parts[4][LANES / 4];
+    UNROLLED for (int i = 0; i < 4; i++) {
+        memcpy(parts[i], &lanes[i], sizeof parts[i]);
+        UNROLLED for (int half = LANES / 8; half > 0; half /= 2)
+            UNROLLED for (int j = 0; j < half; j++) parts[i][j] += parts[i][j + half];
     }
-}
-
-/* `count` numbers, fewer than a step, and 0 behind them. */
-INLINED void load_rest(const char *from, long count, const int narrow, floats *first, floats *second) {
-    char rest[STEP * sizeof(float)] = {0};
-    load(memcpy(rest, from, count * (narrow ? 2 : 4)), narrow, first, second);
-}
-
-INLINED float total(floats lanes) {
-    four_floats sums[LANES / 4];
-    memcpy(sums, &lanes, sizeof sums);
-    UNROLLED for (int half = LANES / 8; half > 0; half /= 2)
-        UNROLLED for (int i = 0; i < half; i++) sums[i] += sums[i + half];
-    sums[0] += __builtin_shuffle(sums[0], (four_places){2, 3, 0, 1});
-    return sums[0][0] + sums[0][1];
+    four_floats pairs[2];
+    UNROLLED for (int i = 0; i < 2; i++) {
+        const four_floats a = parts[2 * i][0], b = parts[2 * i + 1][0];
+        pairs[i] = __builtin_shuffle(a, b, (four_places){0, 4, 1, 5}) + __builtin_shuffle(a, b, (four_places){2, 6, 3, 7});
+    }
+    return __builtin_shuffle(pairs[0], pairs[1], (four_places){0, 1, 4, 5}) +
+           __builtin_shuffle(pairs[0], pairs[1], (four_places){2, 3, 6, 7});
 }
 
 /* bfloat16 takes the nearest, the even one of two equally near. */
-INLINED void store(char *to, float value, const int narrow) {
+INLINED uint16_t as_bfloat16(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
-    uint16_t upper = value != value ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    if (narrow)
-        memcpy(to, &upper, sizeof upper);
-    else
-        memcpy(to, &bits, sizeof bits);
+    return value != value ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
-/* sums += x first + x' second, where x' stands LANES behind x. */
-INLINED void add(floats sums[MOST_ROWS][MOST_OUTPUTS], const float *x, long width, const floats *first, const floats *second,
-                 const int rows, const int outputs) {
+/* sums += x w for one step of each; weights of an output stand `line` bytes behind those of the one before. */
+INLINED void add(floats sums[MOST_ROWS][MOST_OUTPUTS], const float *x, long width, const char *weight, long line, const int rows,
+                 const int outputs, const int narrow) {
     UNROLLED for (int half = 0; half < 2; half++) {
-        const floats *weights = half ? second : first;
+        floats weights[MOST_OUTPUTS];
+        UNROLLED for (int o = 0; o < outputs; o++) {
+            weights[o] = half_of(weight + o * line, half, narrow);
+            IN_REGISTER(weights[o]);
+        }
+        READ_AGAIN(weight);
         UNROLLED for (int r = 0; r < rows; r++) {
             floats across = *(const floats *)(x + r * width + half * LANES);
             IN_REGISTER(across);
-            UNROLLED for (int o = 0; o < outputs; o++) sums[r][o] += across * weights[o];
+            UNROLLED for (int o = 0; o < outputs; o++) ADD_PRODUCT(sums[r][o], across, weights[o]);
         }
     }
 }
 
-/* `rows` and `outputs` are constants wherever this is inlined, so that its loops unroll and `sums` are registers. */
-INLINED void tile(const Product *p, long row, long output, const int rows, const int outputs, const int narrow) {
-    const long size = narrow ? 2 : 4, line = p->inputs * size, width = p->width, whole = p->inputs / STEP * STEP;
+/* Sums to y [rows, BLOCK_OUTPUTS]. `rows` and `outputs` are constants wherever this is inlined, so that its loops unroll. */
+INLINED void tile(const Product *p, long row, long output, float *y, const int rows, const int outputs, const int narrow) {
+    const long size = narrow ? 2 : 4, line = p->inputs * size, whole = p->inputs / STEP * STEP;
     const int stride = STEP * size < CACHE_LINE ? CACHE_LINE / size : STEP;
     const char *weight = p->weight + output * line;
-    const float *x = p->x + row * width;
-    floats sums[MOST_ROWS][MOST_OUTPUTS], first[MOST_OUTPUTS], second[MOST_OUTPUTS];
+    const float *x = p->x + row * p->width;
+    floats sums[MOST_ROWS][MOST_OUTPUTS];
     UNROLLED for (int r = 0; r < rows; r++)
         UNROLLED for (int o = 0; o < outputs; o++) sums[r][o] = (floats){0};
     long at = 0;
@@ -109,44 +116,71 @@ INLINED void tile(const Product *p, long row, long output, const int rows, const
         UNROLLED for (int o = 0; o < outputs; o++)
             UNROLLED for (int ahead = 0; ahead < stride * size; ahead += CACHE_LINE)
                 __builtin_prefetch(weight + (outputs + o) * line + at * size + ahead);
-        UNROLLED for (int step = 0; step < stride; step += STEP) {
-            UNROLLED for (int o = 0; o < outputs; o++)
-                load(weight + o * line + (at + step) * size, narrow, &first[o], &second[o]);
-            add(sums, x + at + step, width, first, second, rows, outputs);
-        }
+        UNROLLED for (int step = 0; step < stride; step += STEP)
+            add(sums, x + at + step, p->width, weight + (at + step) * size, line, rows, outputs, narrow);
     }
-    for (; at < whole; at += STEP) {
-        UNROLLED for (int o = 0; o < outputs; o++) load(weight + o * line + at * size, narrow, &first[o], &second[o]);
-        add(sums, x + at, width, first, second, rows, outputs);
-    }
+    for (; at < whole; at += STEP) add(sums, x + at, p->width, weight + at * size, line, rows, outputs, narrow);
     if (at < p->inputs) {
-        UNROLLED for (int o = 0; o < outputs; o++)
-            load_rest(weight + o * line + at * size, p->inputs - at, narrow, &first[o], &second[o]);
-        add(sums, x + at, width, first, second, rows, outputs);
+        char rest[MOST_OUTPUTS][STEP * sizeof(float)] = {0};
+        UNROLLED for (int o = 0; o < outputs; o++) memcpy(rest[o], weight + o * line + at * size, (p->inputs - at) * size);
+        add(sums, x + at, p->width, rest[0], sizeof rest[0], rows, outputs, narrow);
     }
-    UNROLLED for (int r = 0; r < rows; r++)
-        UNROLLED for (int o = 0; o < outputs; o++)
-            store(p->y + ((row + r) * p->outputs + output + o) * size, total(sums[r][o]), narrow);
+    UNROLLED for (int i = 0; i < rows * outputs; i += 4) {
+        floats four[4];
+        UNROLLED for (int j = 0; j < 4; j++)
+            four[j] = i + j < rows * outputs ? sums[(i + j) / outputs][(i + j) % outputs] : (floats){0};
+        const four_floats sum = totals(four);
+        for (int j = 0; j < 4 && i + j < rows * outputs; j++) y[(i + j) / outputs * BLOCK_OUTPUTS + (i + j) % outputs] = sum[j];
+    }
 }
 
-/* `rows` rows against the outputs from..until, `outputs` of them at a time: a sum waits for the one before it, so that
- * enough of them must be under way, and for few rows it takes more outputs. */
-#define STRIP(name, rows, outputs, narrow)                                                                     \
-    static __attribute__((noinline)) void name(const Product *p, long row, long from, long until) {            \
-        for (; from + outputs <= until; from += outputs) tile(p, row, from, rows, outputs, narrow);            \
-        for (; from < until; from++) tile(p, row, from, rows, 1, narrow);                                      \
+/* y [rows, BLOCK_OUTPUTS] to where the rows from `row` on have the outputs from..until. */
+INLINED void store(const Product *p, const float *y, long row, long from, long until, const int rows, const int narrow) {
+    for (int r = 0; r < rows; r++, y += BLOCK_OUTPUTS) {
+        const long first = (row + r) * p->outputs + from;
+        if (narrow)
+            for (long i = 0; i < until - from; i++) ((uint16_t *)p->y)[first + i] = as_bfloat16(y[i]);
+        else
+            memcpy((float *)p->y + first, y, (until - from) * sizeof *y);
     }
-#define STRIPS(type, narrow, outputs_of_2)                                                                     \
-    STRIP(type##_1, 1, 6, narrow)                                                                              \
-    STRIP(type##_2, 2, outputs_of_2, narrow)                                                                   \
-    STRIP(type##_3, 3, 2, narrow)                                                                              \
-    STRIP(type##_4, 4, 2, narrow)                                                                              \
-    STRIP(type##_5, 5, 2, narrow)                                                                              \
-    static const Strip type[MOST_ROWS] = {type##_1, type##_2, type##_3, type##_4, type##_5};
+}
+
+/* `rows` rows against the outputs from..until, at most BLOCK_OUTPUTS, `outputs` of them at a time: a sum waits for the one
+ * before it, so that enough of them must be under way, and for few rows it takes more outputs. */
+#define STRIP(name, rows, outputs, narrow)                                                                   \
+    static __attribute__((noinline)) void name(const Product *p, long row, long from, long until) {          \
+        float y[rows * BLOCK_OUTPUTS];                                                                       \
+        long at = from;                                                                                      \
+        for (; at + outputs <= until; at += outputs) tile(p, row, at, y + at - from, rows, outputs, narrow); \
+        for (; at < until; at++) tile(p, row, at, y + at - from, rows, 1, narrow);                           \
+        store(p, y, row, from, until, rows, narrow);                                                         \
+    }
+#define STRIPS(type, narrow)       \
+    STRIP(type##_1, 1, 8, narrow)  \
+    STRIP(type##_2, 2, 4, narrow)  \
+    STRIP(type##_3, 3, 3, narrow)  \
+    STRIP(type##_4, 4, 2, narrow)  \
+    STRIP(type##_5, 5, 2, narrow)  \
+    STRIP(type##_6, 6, 2, narrow)  \
+    static const Strip type[MOST_ROWS] = {type##_1, type##_2, type##_3, type##_4, type##_5, type##_6};
 
 typedef void (*Strip)(const Product *p, long row, long from, long until);
-STRIPS(float32, 0, 4)
-STRIPS(bfloat16, 1, 3)
+STRIPS(float32, 0)
+STRIPS(bfloat16, 1)
+
+/* x as float32, in the order in which `half_of` gives weights. */
+INLINED void lay_out(const char *x, float *wide, const Product *p, const int narrow) {
+    const long size = narrow ? 2 : 4, whole = p->inputs / STEP * STEP;
+    for (long r = 0; r < p->rows; r++, x += p->inputs * size) {
+        floats *to = (floats *)(wide + r * p->width);
+        for (long at = 0; at < whole; at += STEP)
+            UNROLLED for (int half = 0; half < 2; half++) *to++ = half_of(x + at * size, half, narrow);
+        if (whole == p->inputs) continue;
+        char rest[STEP * sizeof(float)] = {0};
+        memcpy(rest, x + whole * size, (p->inputs - whole) * size);
+        UNROLLED for (int half = 0; half < 2; half++) *to++ = half_of(rest, half, narrow);
+    }
+}
 
 /* All rows, in strips of nearly equal height, against the outputs from..until. */
 static void block(const Product *p, const Strip *strips, long from, long until) {
@@ -154,16 +188,6 @@ static void block(const Product *p, const Strip *strips, long from, long until) 
         const long left = p->rows - row, count = (left + MOST_ROWS - 1) / MOST_ROWS;
         height = (left + count - 1) / count;
         strips[height - 1](p, row, from, until);
-    }
-}
-
-/* x as float32, in the order in which `load` gives weights. */
-INLINED void lay_out(const char *x, float *wide, const Product *p, const int narrow) {
-    const long size = narrow ? 2 : 4, whole = p->inputs / STEP * STEP;
-    for (long r = 0; r < p->rows; r++, x += p->inputs * size) {
-        floats *to = (floats *)(wide + r * p->width);
-        for (long at = 0; at < whole; at += STEP, to += 2) load(x + at * size, narrow, to, to + 1);
-        if (whole < p->inputs) load_rest(x + whole * size, p->inputs - whole, narrow, to, to + 1);
     }
 }
 

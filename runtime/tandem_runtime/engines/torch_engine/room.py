@@ -11,7 +11,7 @@ import torch
 from tandem_runtime.domain.errors import ModelRefused
 from tandem_runtime.engines.options import AS_IS, EngineOptions
 from tandem_runtime.engines.torch_engine.cache import block_bytes, blocks_of, blocks_within
-from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig
+from tandem_runtime.engines.torch_engine.model import DecoderConfig, shape_of
 from tandem_runtime.engines.torch_engine.quantised import BITS, packed_bytes
 
 __all__ = ["lent_blocks", "weight_bytes"]
@@ -22,8 +22,7 @@ DEFAULT_SHARE = 0.5
 
 def weight_bytes(config: DecoderConfig, dtype: torch.dtype, *, weights: str = AS_IS) -> int:
     """What all weights take, a tied head counted once unless it is rounded."""
-    with torch.device("meta"):
-        decoder = Decoder(config)
+    decoder = shape_of(config)
     if weights != AS_IS:
         return packed_bytes(decoder, bits=BITS[weights], dtype=dtype)
     return sum(weight.numel() for weight in decoder.parameters()) * dtype.itemsize

@@ -1,0 +1,131 @@
+"""Measures how soon the K rule stops when acceptance collapses, and begins again: `make bench NAME=disable_latency`.
+
+Refuses to know real engines: time is virtual (`benchmarks.simulator`), driver, session and K rule are the product's
+own. In each of 60 trials a gateway that knows nothing serves one client on the flat rig at acceptance .85 for 150
+rounds and some more, drawn by chance; then acceptance falls to .3, and stays there for 400 tokens after K = 0; then it
+is .85 again.
+
+    rounds_p95        rounds from the fall until K is 0 because nothing pays
+    seconds_p95       the same in seconds
+    back_tokens_p95   tokens from the rise until a K > 0 is chosen because it pays: a probe is none
+
+This is the runtime's part. How soon the operator turns a policy off (`operator_s`) needs an operator and is not
+measured here.
+"""
+
+import random
+import statistics
+from dataclasses import asdict, dataclass
+
+from benchmarks.record import record
+from benchmarks.simulator.acceptance import Regimes
+from benchmarks.simulator.clock import run_virtually
+from benchmarks.simulator.oracle import Watched
+from benchmarks.simulator.world import Setting, World
+from tandem_runtime.domain.lookahead import Rule
+
+SEED, TRIALS = 41, 60
+GOOD, BAD = 0.85, 0.3
+SETTLED_ROUNDS, BAD_TOKENS = 150, 400
+LONGEST_ROUNDS = 4000
+"""A trial that has not ended by then counts as it stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Rounds and seconds from the fall to K = 0, tokens from the rise to a K that pays."""
+
+    rounds: int
+    seconds: float
+    back_tokens: int
+
+
+@dataclass(slots=True)
+class Course:
+    """Where a trial stands: it moves on as the rule's choices come."""
+
+    world: World
+    rule: Watched
+    falls_at: int
+    off_at: int | None = None
+    off_seconds: float = 0.0
+    rises_at: int | None = None
+    back_at: int | None = None
+
+    def alpha(self) -> float:
+        """Of the moment."""
+        fallen = len(self.world.books.rounds) >= self.falls_at and self.rises_at is None
+        return BAD if fallen else GOOD
+
+    def note(self) -> None:
+        """After each choice of K."""
+        now = len(self.world.books.rounds)
+        rule = self.rule.rules[-1]
+        if now < self.falls_at:
+            return
+        if self.off_at is None:
+            if rule is Rule.LOSES:
+                self.off_at = now
+                self.off_seconds = self.world.clock.monotonic() - self.world.books.rounds[self.falls_at - 1].at
+        elif self.rises_at is None:
+            self.rises_at = now if self._tokens(self.off_at) >= BAD_TOKENS else None
+        elif self.back_at is None and rule is Rule.PAYS:
+            self.back_at = now
+
+    def is_over(self) -> bool:
+        return self.back_at is not None or len(self.world.books.rounds) >= LONGEST_ROUNDS
+
+    def trial(self) -> Trial:
+        """What came of it. Raises ValueError where K never was 0."""
+        now = len(self.world.books.rounds)
+        if self.off_at is None or self.rises_at is None:
+            raise ValueError(f"K was never 0 in {now} rounds at acceptance {BAD}")
+        return Trial(self.off_at - self.falls_at, self.off_seconds, self._tokens(self.rises_at, self.back_at))
+
+    def _tokens(self, since: int, until: int | None = None) -> int:
+        return sum(seen.round.emitted for seen in self.world.books.rounds[since:until])
+
+
+def trial(number: int) -> Trial:
+    async def main() -> Trial:
+        seed = SEED * 1000 + number
+        falls_at = SETTLED_ROUNDS + random.Random(seed).randrange(100)
+        rule = Watched()
+
+        def alpha() -> float:
+            return course.alpha()
+
+        world = World(Setting(seed=seed), acceptance=Regimes(alpha, seed), lookahead=rule)
+        course = Course(world, rule, falls_at)
+        rule.told = course.note
+        await world.one_after_another(LONGEST_ROUNDS, until=course.is_over)
+        return course.trial()
+
+    return run_virtually(main)
+
+
+def p95(values: list[float]) -> float:
+    return sorted(values)[-(-95 * len(values) // 100) - 1]
+
+
+def main() -> None:
+    trials = [trial(number) for number in range(TRIALS)]
+    rounds = [float(one.rounds) for one in trials]
+    back = [float(one.back_tokens) for one in trials]
+    seconds = [one.seconds for one in trials]
+    figures = {
+        "rounds_p50": statistics.median(rounds),
+        "rounds_p95": p95(rounds),
+        "seconds_p95": round(p95(seconds), 4),
+        "back_tokens_p50": statistics.median(back),
+        "back_tokens_p95": p95(back),
+    }
+    print(f"K = 0 after {figures['rounds_p50']:.0f} rounds, p95 {figures['rounds_p95']:.0f} (must be 20, aim 15)")
+    print(
+        f"back after {figures['back_tokens_p50']:.0f} tokens, p95 {figures['back_tokens_p95']:.0f} (must be 30, aim 20)"
+    )
+    print(record("disable_latency", seed=SEED, figures=figures, samples={"trials": [asdict(one) for one in trials]}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""Measures the worst that speculation does to speed, where the K rule may choose: `make bench NAME=never_worse`.
+
+Refuses to know the best (see `rig_sequential` and `controller`). In virtual time (`benchmarks.simulator`), with costs
+that grow with the batch as they do on real accelerators, and a gateway that begins knowing nothing:
+
+    closed   1 to 64 clients that ask again as soon as they are answered, acceptance 0 to 1
+    open     requests that arrive by chance at 30 to 90 % of what plain decoding can carry, 64 sessions to a step
+
+The ratio is seconds per token without speculation over with it, over the same requests, as clients see it; the median
+of three seeds. And in real time (`engine`): the bundled engine over the trained target with a draft that is always
+wrong and costs what a step of a scripted model costs, off and on in turns over the same prompts, texts compared.
+
+`--virtual` leaves the real engine out, and with it the result file.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from benchmarks.coupled_verify import PAIRS, Clock, engine_facts
+from benchmarks.pair_speed import Pair, Side, load
+from benchmarks.record import record
+from benchmarks.simulator.acceptance import chance
+from benchmarks.simulator.clock import run_virtually
+from benchmarks.simulator.costs import CROWDED
+from benchmarks.simulator.world import ON, Books, Setting, World
+from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead, Shared
+from tandem_runtime.domain.tokens import TokenId
+from tandem_runtime.engines.draft_loop import BatchedDraft
+from tandem_runtime.engines.scripted import ScriptedModel
+from tandem_runtime.engines.target_loop import BatchedTarget
+from tandem_runtime.tokenizer import FolderTokenizer
+
+SEED, SEEDS = 31, 3
+ALPHAS = (0.0, 0.3, 0.6, 0.9, 1.0)
+CLIENTS = (1, 4, 16, 64)
+LOADS = (0.3, 0.6, 0.9)
+SESSIONS = 64
+REQUESTS = {1: 16, 4: 8, 16: 4, 64: 2}
+"""Of each client."""
+ARRIVALS = 96
+ROUNDS = 6
+"""How often the prompts are gone through on the real engine."""
+
+Asking = Callable[[World], Coroutine[Any, Any, None]]
+
+
+def serve(asking: Asking, alpha: float, seed: int, bounds: Bounds) -> Books:
+    async def main() -> Books:
+        setting = Setting(seed=seed, rig=CROWDED, sessions=SESSIONS)
+        world = World(setting, acceptance=chance(alpha, seed), lookahead=Shared(), bounds=lambda: bounds)
+        await asking(world)
+        return world.books
+
+    return run_virtually(main)
+
+
+def carried_per_second() -> float:
+    """Requests that plain decoding can answer per second, every step full: their tokens, and a step for a chunk of each
+    prompt."""
+    return SESSIONS / ((Setting(seed=SEED).answer_tokens + 1) * CROWDED.target.alone(0))
+
+
+async def _closed(world: World, clients: int) -> None:
+    await world.closed_loop(clients, REQUESTS[clients])
+
+
+async def _open(world: World, load: float) -> None:
+    await world.poisson(load * carried_per_second(), ARRIVALS)
+
+
+def settings() -> dict[str, Asking]:
+    """What is asked of the gateway, by name."""
+    closed = {f"closed_{clients}": partial(_closed, clients=clients) for clients in CLIENTS}
+    return {**closed, **{f"open_{load}": partial(_open, load=load) for load in LOADS}}
+
+
+def simulated(seeds: int) -> tuple[dict[str, float], dict[str, object]]:
+    """Ratios by setting and acceptance."""
+    figures: dict[str, float] = {}
+    samples: dict[str, object] = {}
+    print(f"{'plain over speculating':22}" + "".join(f"   alpha {alpha:.1f}" for alpha in ALPHAS))
+    for name, asking in settings().items():
+        off = {seed: serve(asking, 0.0, seed, OFF) for seed in range(SEED, SEED + seeds)}
+        row = ""
+        for alpha in ALPHAS:
+            on = {seed: serve(asking, alpha, seed, ON) for seed in off}
+            runs = [
+                {
+                    "off_seconds": off[seed].client_seconds,
+                    "on_seconds": on[seed].client_seconds,
+                    "tokens": on[seed].tokens,
+                    "rounds": len(on[seed].rounds),
+                    "proposed": sum(on[seed].k_by_round),
+                }
+                for seed in off
+            ]
+            ratio = statistics.median(run["off_seconds"] / run["on_seconds"] for run in runs)
+            figures[f"{name}_alpha_{alpha}"] = round(ratio, 4)
+            samples[f"{name}_alpha_{alpha}"] = runs
+            row += f" {ratio:11.3f}"
+        print(f"{name:22}{row}", flush=True)
+    return figures, samples
+
+
+async def _in_turns(pair: Pair, prompts: list[str]) -> tuple[Side, Side]:
+    warm, off, on = Side(OFF, Lookahead()), Side(OFF, Lookahead()), Side(ON, Lookahead())
+    await pair.ids(prompts[0], warm, -1)
+    for number, text in enumerate(prompts * ROUNDS):
+        sides = (off, on) if number % 2 == 0 else (on, off)
+        first, second = [await pair.ids(text, side, number) for side in sides]
+        if first != second:
+            raise SystemExit(f"prompt {number}: speculation changed the text")
+    return off, on
+
+
+def against_a_hostile_draft() -> tuple[Side, Side]:
+    """Off and on over the trained target, in real time."""
+    tokenizer, model = FolderTokenizer(PAIRS / "target"), load("target")
+    prompts = json.loads((PAIRS / "prompts.json").read_text())["prose"]
+    unlikely: TokenId = model.vocab_size - 1
+    row = [0.0] * unlikely + [1.0]
+    with ExitStack() as stack:
+        target = stack.enter_context(BatchedTarget(model, engine_facts(PAIRS / "target"), clock=Clock()))
+        wrong = ScriptedModel(lambda _: row, max_length=model.max_length)
+        draft = stack.enter_context(BatchedDraft(wrong, engine_facts(PAIRS / "draft-good"), clock=Clock()))
+        return asyncio.run(_in_turns(Pair(target, draft, tokenizer), prompts))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--virtual", action="store_true", help="no real engine, no result file")
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    asked = parser.parse_args()
+    figures, samples = simulated(asked.seeds)
+    if asked.virtual:
+        print(f"worst ratio {min(figures.values()):.3f}")
+        return
+    off, on = against_a_hostile_draft()
+    figures["engine_hostile"] = round(on.rate / off.rate, 4)
+    samples["engine_hostile"] = {
+        "off_tokens": off.tokens,
+        "off_seconds": off.seconds,
+        "on_tokens": on.tokens,
+        "on_seconds": on.seconds,
+    }
+    print(f"bundled engine, a draft that is always wrong: {figures['engine_hostile']:.3f} of plain")
+    figures["worst_ratio"] = min(figures.values())
+    print(f"worst ratio {figures['worst_ratio']:.3f} (must be .99, aim .995)")
+    print(record("never_worse", seed=SEED, figures=figures, samples=samples))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,255 @@
+"""Knows how likely a draft's guesses are to stand, from what became of earlier ones: a belief over levels and paces.
+
+Refuses to know costs, K, sessions by name and time: a step is one examined token.
+
+A draft's acceptance has a *level* that stays for a while and then is another: the text turns from code to prose,
+another kind of request arrives, the draft was fed what it cannot guess. How often it changes is unknown too. So the
+belief is a distribution over pairs (pace, level), a hidden Markov model with a grid for its states (Rabiner 1989, "A
+Tutorial on Hidden Markov Models", eq. 19-20; Adams and MacKay 2007, "Bayesian Online Changepoint Detection"):
+
+    after credits c_1 ... c_n     chance(pace, g)  *=  g^(sum c) (1 - g)^(n - sum c)      then scaled to sum 1
+    between tokens                a level jumps with the pace's hazard, or drifts to its neighbours
+
+A credit is the match bit in coupled verification, and min(1, p/q) or p(x) where the target knows them: the bit's
+expectation given the token, with less variance (Rao-Blackwell). Under one constant pace this is a decayed Beta
+distribution; the other paces are what a change test adds: a run of surprises, upwards or downwards, moves the belief
+within a few tokens, as the CUSUM of the same likelihood ratios would (Page 1954), but by as much as the evidence says.
+Where levels jump to is learnt: the *climate* is the long memory of where they have been.
+
+    survival s_i = E[g^(w_1 + ... + w_i)]    over the belief, so that doubt about the level is in it
+
+Positions differ. w_j (1 for the first) multiplies the failures of position j: a_j = g^(w_j), proportional hazards (Cox
+1972). Its logarithm follows the gradient of the likelihood, d log L / d log w_j ~ (failed - expected to fail), so that
+survivals are calibrated position by position. Sessions differ. A session multiplies all its failures by a frailty u
+(Vaupel 1979) with mean 1: u = (1/v + failed) / (1/v + expected), where v, the variance of u among sessions, is measured
+as the covariance of a session's past surprise with its next: where sessions are alike, v is 0 and all share one belief.
+Failures expected of n examined positions: n (1 - s_n^(1/n)), as if all n were alike.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import exp, log
+from operator import mul
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[np.float64]
+
+
+class Pace(NamedTuple):
+    """How a level changes, per examined token: the chance to jump anywhere, and to move to either neighbour."""
+
+    jump: float
+    drift: float
+
+
+PACES: Final = (Pace(0.0005, 0.0), Pace(0.02, 0.0), Pace(0.0005, 0.01))
+SWITCH: Final = 0.001
+"""The chance per token that the pace itself changes."""
+LEVELS: Final = 20
+"""Denser towards 0 and 1, where K depends on them most; neither end is believed for certain."""
+PRIOR_SHAPE: Final = (2.8, 1.2)
+"""Of a Beta distribution: drafts that anybody deploys are right in 70 % of cases, give or take."""
+CLIMATE_KEPT: Final = 0.998
+"""Per token: the climate remembers about 500."""
+CLIMATE_SHARE: Final = 0.9
+"""Of jumps; the rest go where nothing was yet."""
+TILT_STEP: Final = 0.02
+SLOWLY_EVERY: Final = 4
+"""Rounds: what hardly changes, how positions differ and where levels have been, is told soon enough by one in four."""
+TILT_MOST: Final = 2.0
+GRAIN: Final = 0.05
+"""Exponents are rounded to so much of their logarithm, so that their powers are computed once."""
+OWN_KEPT: Final = 0.99
+"""Per token: a session's frailty remembers about 100."""
+KIN_KEPT: Final = 0.9995
+"""Per token: how alike sessions are is a matter of thousands."""
+LEAST_VARIANCE: Final = 0.05
+"""Below it what a session did says less than what it costs to listen."""
+OPEN: Final = 0.1
+"""Of a belief that is loosened: too little to propose for it alone, enough for some tokens to turn it."""
+LONGEST_STEP: Final = 64
+"""Tokens after which a level may be anywhere that it may be at all, as far as K is concerned."""
+
+GRID: Final[Array] = (1 - np.cos(np.pi * (np.arange(LEVELS) + 0.5) / LEVELS)) / 2
+_SIZE: Final = len(PACES) * LEVELS
+_ONES: Final[Array] = np.ones(_SIZE)
+_LOG_GRID: Final[Array] = np.tile(np.log(GRID), len(PACES))
+_LOG_REST: Final[Array] = np.tile(np.log1p(-GRID), len(PACES))
+
+
+def _prior() -> Array:
+    accepted, rejected = PRIOR_SHAPE
+    width = np.sqrt(GRID * (1 - GRID))
+    weights = GRID ** (accepted - 1) * (1 - GRID) ** (rejected - 1) * width
+    return np.asarray(weights / weights.sum())
+
+
+_PRIOR: Final = _prior()
+_NEW_HAUNTS: Final[Array] = CLIMATE_SHARE * np.tile(np.eye(LEVELS), (len(PACES), len(PACES))) + (
+    1 - CLIMATE_SHARE
+) * np.outer(np.tile(_PRIOR, len(PACES)), _ONES)
+"""To where a belief about the level adds to where levels jump to."""
+
+
+class Own(NamedTuple):
+    """A session's failures, and how many the segment's belief expected."""
+
+    failed: float = 0.0
+    expected: float = 0.0
+
+
+class Kin(NamedTuple):
+    """How far a session's past surprise tells its next: two sums whose quotient is the variance of frailties."""
+
+    together: float = 0.0
+    expected: float = 20.0
+
+
+ALIKE: Final = Own()
+STRANGERS: Final = Kin()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Acceptance:
+    """The belief about one segment. Two are equal only if they are the same."""
+
+    chances: Array
+    """[pace x level], adding up to 1."""
+    haunts: Array = field(default_factory=lambda: np.tile(_PRIOR, len(PACES)))
+    """[pace x level]: where levels jump to, the climate and a little of everything; the same for each pace."""
+    tilts: tuple[float, ...] = ()
+    """log w_j of the positions after the first, as far as they were examined."""
+    shape: tuple[int, ...] = ()
+    """The tilts in whole grains."""
+    kin: Kin = STRANGERS
+    rounds: int = 0
+
+    def survivals(self, positions: int, own: Own = ALIKE) -> tuple[float, ...]:
+        """s_1 ... s_n; a position that was never examined is believed to be like the one before it."""
+        if positions <= 0:
+            return ()
+        powers = _powers(self.shape, _grains(_log_frailty(own, self.kin)), positions)
+        return tuple((powers @ self.chances).tolist())
+
+    def observed(self, credits: Sequence[float], own: Own = ALIKE) -> tuple["Acceptance", Own]:
+        """After a round: `credits[j]` is position j's, each examined because all before it were accepted. Also what the
+        session's own record is then."""
+        examined = len(credits)
+        if not examined:
+            return self, own
+        expected = self.survivals(examined)
+        misses = examined - sum(credits)
+        failures = examined * (1 - expected[-1] ** (1 / examined))
+        kin, kept = self.kin, OWN_KEPT**examined
+        past, kin_kept = own.failed - own.expected, KIN_KEPT**examined
+        kin = Kin(
+            kin.together * kin_kept + past * (misses - failures), kin.expected * kin_kept + own.expected * failures
+        )
+        hits = sum(map(mul, credits, _weights(self.shape, examined)))
+        chances = self._believed(hits, misses, examined)
+        haunts, tilts, shape = self.haunts, self.tilts, self.shape
+        if self.rounds % SLOWLY_EVERY == 0:
+            haunts = _haunted(haunts, chances, examined * SLOWLY_EVERY)
+            tilts = _tilted(tilts, credits, expected)
+            shape = tuple([_grains(tilt) for tilt in tilts])
+        after = Own(own.failed * kept + misses, own.expected * kept + failures)
+        return Acceptance(chances, haunts, tilts, shape, kin, self.rounds + 1), after
+
+    def heard(self, *, matched: int, examined: int) -> "Acceptance":
+        """After `examined` first guesses, of which `matched` would have been accepted."""
+        if examined <= 0:
+            return self
+        chances = self._believed(matched, examined - matched, examined)
+        return replace(self, chances=chances, haunts=_haunted(self.haunts, chances, examined))
+
+    def loosened(self) -> "Acceptance":
+        """The same belief with a part of it held open: nothing was heard for long, and a level may have jumped."""
+        return replace(self, chances=(1 - OPEN) * self.chances + OPEN / len(PACES) * self.haunts)
+
+    def _believed(self, hits: float, misses: float, examined: int) -> Array:
+        """The chances after tokens that were accepted `hits` and rejected `misses` times."""
+        chances = self.chances * _likelihoods(round(hits / GRAIN), round(misses / GRAIN))
+        moved = _moves(min(examined, LONGEST_STEP)) @ (chances / (chances @ _ONES))
+        return np.asarray(moved[:_SIZE] + moved[_SIZE:] * self.haunts)
+
+
+UNKNOWN: Final = Acceptance(np.tile(_PRIOR / len(PACES), len(PACES)))
+"""Before anything was examined."""
+
+
+def _log_frailty(own: Own, kin: Kin) -> float:
+    variance = kin.together / kin.expected
+    if variance < LEAST_VARIANCE:
+        return 0.0
+    return log((1 / variance + own.failed) / (1 / variance + own.expected))
+
+
+def _grains(logarithm: float) -> int:
+    return round(logarithm / GRAIN)
+
+
+def _tilted(tilts: tuple[float, ...], credits: Sequence[float], survivals: Sequence[float]) -> tuple[float, ...]:
+    """The tilts after a round."""
+    last = tilts[-1] if tilts else 0.0
+    moved = list(tilts) + [last] * (len(credits) - 1 - len(tilts))
+    for position in range(1, len(credits)):
+        surprise = survivals[position] / survivals[position - 1] - credits[position]
+        moved[position - 1] = min(max(moved[position - 1] + TILT_STEP * surprise, -TILT_MOST), TILT_MOST)
+    return tuple(moved)
+
+
+@lru_cache(maxsize=512)
+def _weights(shape: tuple[int, ...], positions: int) -> tuple[float, ...]:
+    """w_1 ... w_n; a position without a tilt of its own has the last one's."""
+    known = [0, *shape]
+    known += [known[-1]] * (positions - len(known))
+    return tuple([exp(grains * GRAIN) for grains in known[:positions]])
+
+
+@lru_cache(maxsize=512)
+def _powers(shape: tuple[int, ...], frailty: int, positions: int) -> Array:
+    """[position, pace x level]: g^(w_1 + ... + w_i), each w_i times the frailty, whose logarithm is in grains."""
+    exponents = np.cumsum(_weights(shape, positions)) * exp(frailty * GRAIN)
+    return np.asarray(np.exp(np.outer(exponents, _LOG_GRID)))
+
+
+@lru_cache(maxsize=4096)
+def _likelihoods(hits: int, misses: int) -> Array:
+    """[pace x level]: of tokens that were accepted and rejected so often, in grains, up to a factor."""
+    logarithms = (hits * _LOG_GRID + misses * _LOG_REST) * GRAIN
+    return np.asarray(np.exp(logarithms - logarithms.max()))
+
+
+def _haunted(haunts: Array, chances: Array, tokens: int) -> Array:
+    """Where levels have been, after some tokens more."""
+    kept = CLIMATE_KEPT**tokens
+    return np.asarray(kept * haunts + (1 - kept) * (_NEW_HAUNTS @ chances))
+
+
+@lru_cache(maxsize=LONGEST_STEP)
+def _moves(tokens: int) -> Array:
+    """What some tokens do to the belief, as a linear map of the chances [pace x level]: to the chances of levels that
+    did not jump; and below, repeated for each level, to that of a pace whose level did."""
+    paces = len(PACES)
+    jumped = np.repeat([1 - (1 - pace.jump) ** tokens for pace in PACES], LEVELS)
+    switching = (1 - SWITCH) * np.eye(paces) + SWITCH / paces
+    drifting = np.zeros((_SIZE, _SIZE))
+    for number, pace in enumerate(PACES):
+        at = slice(number * LEVELS, (number + 1) * LEVELS)
+        drifting[at, at] = _drift(pace.drift)
+    once = np.kron(switching, np.eye(LEVELS)) @ drifting
+    stay = np.linalg.matrix_power(once, tokens) * (1 - jumped)
+    jump = np.kron(np.eye(paces), np.ones((LEVELS, LEVELS))) * jumped
+    return np.vstack([stay, jump])
+
+
+def _drift(share: float) -> Array:
+    """One token's move of a level to its neighbours; at the ends it stays."""
+    move = np.eye(LEVELS) * (1 - 2 * share) + share * (np.eye(LEVELS, k=1) + np.eye(LEVELS, k=-1))
+    move[0, 0] += share
+    move[-1, -1] += share
+    return np.asarray(move)

@@ -1,0 +1,219 @@
+"""Knows what rounds cost, in seconds, from what they did cost: t_d(B), t_v(B, K), t_b(B) and what lies between.
+
+Refuses to know acceptance, which K is chosen, and clocks: the moment of a sample is an argument.
+
+Each cost is a plane over K and the batch B (sessions that shared the step), c + s_K K + s_B (B - 1), followed by
+recursive least squares for coefficients that wander (Kalman 1960; Ljung 1999, "System Identification", eq. 11.27):
+
+    gain = P h / (h' P h + r)      coefficients += gain (seconds - h' coefficients)      P -= gain h' P,  P += q
+
+with h = (1, K, B - 1), noise r = (5 % of the cost)^2 and a walk q that lets the level move by half a per cent a sample
+and a per cent a second. The slopes begin at 0, believed to a few per cent: as long as K and B stay, they stay, and no
+window runs empty of what told them, as it does under exponential forgetting.
+
+    cost(K) = o + v(B, 0) + K (t_d(B) + s_K)     a round's seconds, K > 0; o: network, queue and the gateway
+    t_b(B)                                       all seconds of a plain token; unknown until one was seen
+
+Guards. A round that took more than three times what was predicted, or less than a third, is a suspended machine, a
+pause of the collector, a clock that was set: it teaches no cost. A second one in a row is a change, and is believed at
+once. Seconds below 0 or not finite teach nothing, and time that goes back does not age anything. A plane that learnt
+nothing for `AGE_LIMIT_SECONDS` is not known.
+"""
+
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Final, NamedTuple
+
+from tandem_runtime.domain.tokens import Round
+
+NOISE: Final = 0.05
+WALK_PER_SAMPLE: Final = 0.005
+WALK_PER_SECOND: Final = 0.01
+SLOPE_DOUBT: Final = 0.03
+"""By how much of a cost one more token, or one more session, may change it: a standard deviation."""
+SLOPE_WALK: Final = 0.0005
+LOOSE: Final = 0.25
+"""Of a cost: how far off it may be after a change."""
+OUTLIER_FACTOR: Final = 3.0
+AGE_LIMIT_SECONDS: Final = 1800.0
+"""A cost that was not measured for so long is not known; plain decoding is measured in off slots, minutes apart."""
+
+
+class Plane(NamedTuple):
+    """Coefficients c, s_K, s_B in seconds, the upper half of their covariance P, and when a sample last came."""
+
+    level: float
+    per_token: float
+    per_session: float
+    p00: float
+    p01: float
+    p02: float
+    p11: float
+    p12: float
+    p22: float
+    at: float
+
+    def seconds(self, k: int, rows: int) -> float:
+        """Slopes below 0 are noise: a longer proposal or a larger batch is no cheaper."""
+        return max(self.level + max(self.per_token, 0.0) * k + max(self.per_session, 0.0) * (rows - 1), 0.0)
+
+    def doubt(self, now: float) -> float:
+        """The standard deviation of the level by now, as a share of it."""
+        walked = WALK_PER_SECOND**2 * max(now - self.at, 0.0)
+        return (self.p00 / max(self.level, 1e-9) ** 2 + walked) ** 0.5
+
+    def fresh(self, now: float) -> bool:
+        return now - self.at <= AGE_LIMIT_SECONDS
+
+    def loosened(self) -> "Plane":
+        """The same values, which the next few rounds can change."""
+        return self._replace(p00=max(self.p00, (LOOSE * self.level) ** 2))
+
+
+def begun(seconds: float, k: int, rows: int, now: float) -> Plane:
+    """The plane of one sample."""
+    noise, slope = (NOISE * seconds) ** 2, (SLOPE_DOUBT * seconds) ** 2
+    others = rows - 1
+    return Plane(
+        seconds, 0.0, 0.0,
+        noise + slope * (k * k + others * others), -slope * k, -slope * others,
+        slope, 0.0, slope, now,
+    )  # fmt: skip
+
+
+def learned(plane: Plane | None, seconds: float, k: int, rows: int, now: float) -> Plane:
+    """The plane after a sample of `seconds` for K = `k` in a step of `rows` sessions."""
+    if plane is None:
+        return begun(seconds, k, rows, now)
+    c, sk, sb, p00, p01, p02, p11, p12, p22, at = plane
+    x, elapsed = rows - 1, max(now - at, 0.0)
+    scale = max(c + sk * k + sb * x, seconds / OUTLIER_FACTOR, 1e-9) ** 2
+    p00 += scale * (WALK_PER_SAMPLE**2 + WALK_PER_SECOND**2 * elapsed)
+    p11 += scale * SLOPE_WALK**2
+    p22 += scale * SLOPE_WALK**2
+    u, v, w = p00 + p01 * k + p02 * x, p01 + p11 * k + p12 * x, p02 + p12 * k + p22 * x
+    total = u + v * k + w * x + scale * NOISE**2
+    miss = (seconds - c - sk * k - sb * x) / total
+    return Plane(
+        c + u * miss, sk + v * miss, sb + w * miss,
+        p00 - u * u / total, p01 - u * v / total, p02 - u * w / total,
+        p11 - v * v / total, p12 - v * w / total, p22 - w * w / total,
+        max(at, now),
+    )  # fmt: skip
+
+
+class Model(NamedTuple):
+    """Costs at one batch, as the K rule needs them: everything in seconds. `plain_token` is t_b, None where no plain
+    token was seen."""
+
+    fixed: float
+    """o + v(B, 0)."""
+    draft_token: float
+    verify_token: float
+    plain_token: float | None
+    plain_doubt: float = 0.0
+    """How far off t_b may be: a standard deviation, as a share of it."""
+
+    @property
+    def per_token(self) -> float:
+        """t_d + s_K."""
+        return self.draft_token + self.verify_token
+
+    @property
+    def baseline(self) -> float:
+        """What a plain token costs, or as much as it can: a verify pass of one row."""
+        return self.fixed if self.plain_token is None else self.plain_token
+
+    def cost(self, k: int) -> float:
+        return max(self.fixed + k * self.per_token, 1e-9)
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What is known of a pair's costs: absent where nothing was measured."""
+
+    draft_token: Plane | None = None
+    """t_d(B), the draft's own seconds per proposed token."""
+    forward: Plane | None = None
+    """t_v(B, K), K > 0."""
+    overhead: Plane | None = None
+    """o, what a round with K > 0 costs beside drafting and forward."""
+    plain: Plane | None = None
+    """t_b(B)."""
+    doubted: bool = False
+    """Whether the next round with proposals is believed even if it is unlike all before: the last one was so too."""
+    plain_doubted: bool = False
+    """The same of a plain one."""
+
+    def model(self, now: float, *, rows: int = 1, draft_rows: int = 1) -> Model | None:
+        """At a batch of `rows` sessions in the target and `draft_rows` in the draft; None: not known."""
+        draft, forward, plain = self.draft_token, self.forward, self.plain
+        if draft is None or forward is None or not (draft.fresh(now) and forward.fresh(now)):
+            return None
+        fixed = (max(self.overhead.level, 0.0) if self.overhead else 0.0) + forward.seconds(0, rows)
+        draft_token, verify_token = draft.seconds(0, draft_rows), max(forward.per_token, 0.0)
+        if plain is None or not plain.fresh(now):
+            return Model(fixed, draft_token, verify_token, None)
+        return Model(fixed, draft_token, verify_token, plain.seconds(0, rows), plain.doubt(now))
+
+    def learned(self, round: Round, now: float) -> "Costs":
+        """After one more round of a session that had nothing to catch up with."""
+        if not _sensible(round):
+            return self
+        if not self._unlike(round):
+            return self._followed(round, now)
+        if round.proposed == 0:
+            return self.loosened()._followed(round, now) if self.plain_doubted else replace(self, plain_doubted=True)
+        return self.loosened()._followed(round, now) if self.doubted else replace(self, doubted=True)
+
+    def loosened(self) -> "Costs":
+        """The same, which the next few rounds can change: before a look at what may be otherwise by now."""
+        return replace(
+            self,
+            draft_token=self.draft_token and self.draft_token.loosened(),
+            forward=self.forward and self.forward.loosened(),
+            overhead=self.overhead and self.overhead.loosened(),
+            plain=self.plain and self.plain.loosened(),
+            doubted=True,
+        )
+
+    def _followed(self, round: Round, now: float) -> "Costs":
+        k, rows = round.proposed, round.rows
+        if k == 0:
+            return replace(self, plain=learned(self.plain, round.seconds, 0, rows, now), plain_doubted=False)
+        forward_seconds = round.forward_seconds or round.verify_seconds
+        drafting_seconds = round.drafting_seconds or round.draft_seconds
+        overhead_seconds = max(round.seconds - drafting_seconds - forward_seconds, 0.0)
+        drafted = learned(self.draft_token, drafting_seconds / k, 0, round.draft_rows, now)
+        return Costs(
+            draft_token=self.draft_token if _was_prepared(round) else drafted,
+            forward=learned(self.forward, forward_seconds, round.judged, rows, now),
+            overhead=learned(self.overhead, overhead_seconds, 0, 1, now),
+            plain=self.plain,
+            plain_doubted=self.plain_doubted,
+        )
+
+    def _unlike(self, round: Round) -> bool:
+        """Whether the round took another order of time than was predicted."""
+        predicted = self._predicted(round)
+        return predicted is not None and not (predicted / OUTLIER_FACTOR <= round.seconds <= predicted * OUTLIER_FACTOR)
+
+    def _predicted(self, round: Round) -> float | None:
+        if round.proposed == 0:
+            return None if self.plain is None else self.plain.seconds(0, round.rows)
+        if self.draft_token is None or self.forward is None or self.overhead is None:
+            return None
+        drafted = 0 if _was_prepared(round) else round.proposed
+        drafting = drafted * self.draft_token.seconds(0, round.draft_rows)
+        return max(self.overhead.level, 0.0) + self.forward.seconds(round.judged, round.rows) + drafting
+
+
+def _was_prepared(round: Round) -> bool:
+    """Whether its proposal was drafted while the round before was verified: it tells nothing of drafting on demand."""
+    return round.ahead is not None and round.ahead.hit
+
+
+def _sensible(round: Round) -> bool:
+    """Whether all its seconds can have passed."""
+    verifying, drafting = (round.forward_seconds, round.verify_seconds), (round.drafting_seconds, round.draft_seconds)
+    return min(round.seconds, *verifying, *drafting) >= 0 and isfinite(round.seconds + sum(verifying) + sum(drafting))

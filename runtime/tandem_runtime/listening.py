@@ -1,0 +1,88 @@
+"""Knows how a draft follows a session that goes on without it: it scores what the target says, beside the run.
+
+Refuses to stand in the way: nobody waits for a score but a proposal of the same session, which the draft would answer
+after it anyway. So acceptance stays known while nothing is proposed, and a draft that gets better is asked again within
+some tokens; and the first proposal then finds a draft that has read nearly all.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import TypeVar, assert_never
+
+from tandem_runtime.domain.errors import DraftLost, TandemError, origin
+from tandem_runtime.domain.lookahead import Lookahead
+from tandem_runtime.domain.session import Session
+from tandem_runtime.domain.tokens import OpenSession, ScoreTokens
+from tandem_runtime.ports import DraftEngine
+
+_T = TypeVar("_T")
+
+log = logging.getLogger(__name__)
+
+
+async def draft_answer(limit_seconds: float, answer: Awaitable[_T]) -> _T:
+    """The draft's answer in time; whatever else goes wrong with a draft is DraftLost, since text goes on without it."""
+    try:
+        async with asyncio.timeout(limit_seconds):
+            return await answer
+    except TimeoutError as late:
+        raise DraftLost(f"the draft gave no answer in {limit_seconds} s") from late
+    except TandemError as failed:
+        raise DraftLost(str(failed)) from failed
+    except Exception as fault:
+        log.error("the draft failed: %s", origin(fault))  # a traceback may quote what was said
+        raise DraftLost("the draft failed") from fault
+
+
+class Listener:
+    """One session's ear."""
+
+    def __init__(self, session: Session, lookahead: Lookahead, *, score_seconds: float, open_seconds: float) -> None:
+        self._session = session
+        self._lookahead = lookahead
+        self._score_seconds = score_seconds
+        self._open_seconds = open_seconds
+        self._asking: asyncio.Task[None] | None = None
+
+    def look(self, draft: DraftEngine | None) -> bool:
+        """Ask the draft if it is time to, and say whether that begins to hold the session."""
+        least = self._lookahead.listens
+        if draft is None or least is None or not self._is_free():
+            return False
+        asked = self._session.overhear(least)
+        if asked is None:
+            return False
+        self._asking = asyncio.create_task(self._ask(draft, asked))
+        return isinstance(asked, OpenSession)
+
+    async def settle(self) -> None:
+        """Wait until the draft has answered."""
+        if self._asking is not None:
+            await self._asking
+
+    async def stop(self) -> None:
+        """Ask no more, whatever is under way."""
+        if self._asking is not None:
+            self._asking.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._asking
+
+    def _is_free(self) -> bool:
+        return self._asking is None or self._asking.done()
+
+    async def _ask(self, draft: DraftEngine, asked: OpenSession | ScoreTokens) -> None:
+        try:
+            match asked:
+                case OpenSession():
+                    opened = await draft_answer(self._open_seconds, draft.open(asked))
+                    self._session.overheard(asked, opened)
+                case ScoreTokens():
+                    bits = await draft_answer(self._score_seconds, draft.score(asked))
+                    self._session.overheard(asked)
+                    self._lookahead.hear(matched=sum(bits), examined=len(bits))
+                case _:
+                    assert_never(asked)
+        except DraftLost:
+            self._session.not_overheard()
