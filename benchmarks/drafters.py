@@ -1,47 +1,55 @@
-"""Measures the drafters that need no model on replayed text: `make bench NAME=drafters`.
+"""Measures drafters by turns on replayed text, and suffix drafting on a real model: `make bench NAME=drafters`.
 
-Refuses to know models: the target's text is known beforehand and recited (so the text is synthetic, its parts are
-real: files and docs of Python's own library), while driver, session, K rule and drafters are the product's own.
-Time is virtual and the target's cost is stated: a plain step of 15 ms, a verify of 18 ms whatever K is, or of
-15 + .6 K ms, and 1 ms of network in each, prefill left out. What drafters cost is measured for itself, in processor
-time on this machine, and left out of the virtual time.
+The target's text is known beforehand and recited (`benchmarks.drafters_work`), while driver, session, K rule, turns and
+lookups are the product's own. Time is virtual and the target's cost is stated: a plain step of 15 ms, a verify of 18 ms
+whatever K is, or of 15 + .6 K ms, and 1 ms of network in each, prefill left out. The draft model is a stand-in that
+takes 4 ms per token and is right at 7 places of 10, drawn once (labelled so: `model70`). What lookups cost is measured
+for itself, in processor time on this machine, and left out of the virtual time.
 
-    edit     a file with one name changed throughout and a comment at each function, after that file
-    quote    sentences of docs, each with a few words before it, after those docs
-    again    the edit of `edit` with another name, after the same file, by a tenant whose first edit was served before
-    free     the docs of one module after those of another: little to look up, so nothing to gain
+    rig_speedup    Suffix over plain decoding, geometric mean over edit, quote and agent, verify of 18 ms at any K
+    cpu_speedup    the same in real time on SmolLM2-135M (`benchmarks.drafters_cpu`), with the model's own text
+
+`--only rig` and `--only cpu` print one part and write nothing.
 """
 
+import argparse
 import asyncio
-import importlib
-import inspect
 import math
-import re
+import random
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise, product
 from pathlib import Path
 
 from benchmarks.coupled_verify import PAIRS
+from benchmarks.drafters_cpu import measure_cpu
+from benchmarks.drafters_work import REPETITIVE, Case, work
 from benchmarks.record import record
 from benchmarks.smollm2 import Unavailable, smollm2_folder
+from tandem_runtime.combined import CombinedDraft, Member
 from tandem_runtime.domain.commands import Request
+from tandem_runtime.domain.drafting import Beliefs, Drafting, Looks
 from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead
-from tandem_runtime.domain.policy import Drafter
+from tandem_runtime.domain.patience import Patience
+from tandem_runtime.domain.segments import Segment, Segments
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.suffix import NGramText, SuffixText, Text
 from tandem_runtime.domain.tokens import (
     Capabilities,
+    Drafter,
     Incarnation,
     Opened,
     OpenSession,
+    Proposal,
+    ProposeRound,
     Round,
     RunRounds,
     SamplingParameters,
+    ScoreTokens,
     SessionId,
     TokenId,
     Verdict,
@@ -51,26 +59,21 @@ from tandem_runtime.domain.tokens import (
 from tandem_runtime.domain.verification import verify_coupled
 from tandem_runtime.drafters import LookupDraft
 from tandem_runtime.driver import Engines, generate
-from tandem_runtime.ports import TargetEngine
+from tandem_runtime.ports import DraftEngine, TargetEngine
 from tandem_runtime.tokenizer import FolderTokenizer
 
-EDITED = ("textwrap", "shlex", "fnmatch", "bisect", "string", "queue", "sched", "cmd")
-QUOTED = ("json", "os.path", "shutil", "random", "statistics", "itertools", "functools", "re")
-LINES, MOST_TOKENS = 90, 600
+MOST_TOKENS = 600
 ON = Bounds(1, 16)
 RIGS = {"flat": 0.0, "sloped": 0.0006}
 """Seconds that a row of a verify adds."""
+DRAFT_SECONDS, RIGHT = 0.004, 0.7
+WAYS: dict[str, tuple[Drafter, ...]] = {
+    "ngram": (Drafter.NGRAM,),
+    "suffix": (Drafter.SUFFIX,),
+    "model70": (Drafter.MODEL,),
+    "auto": (Drafter.MODEL, Drafter.SUFFIX),
+}
 CAPABLE = Capabilities("replayed", "replayed", 1 << 20, 1 << 20, "Bitwise")
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """`counts`: else it only comes before one that does. `tenant`: who shares earlier outputs with whom."""
-
-    prompt: str
-    output: str
-    counts: bool = True
-    tenant: str | None = None
 
 
 @dataclass(slots=True)
@@ -133,15 +136,74 @@ class Sums:
         self.seconds += round.seconds
 
 
+@dataclass(slots=True)
+class StandIn:
+    """`ports.DraftEngine` in place of a draft model: right at 7 places of 10, at the rig's cost per token."""
+
+    output: tuple[TokenId, ...]
+    right: tuple[bool, ...]
+    clock: VirtualClock
+
+    async def capabilities(self) -> Capabilities:
+        return CAPABLE
+
+    async def open(self, request: OpenSession) -> Opened:
+        return Opened(Incarnation("replay"))
+
+    async def propose(self, request: ProposeRound) -> Proposal:
+        seconds = DRAFT_SECONDS * request.k
+        self.clock.now += seconds
+        at = request.base + len(request.committed)
+        places = range(at, min(at + request.k, len(self.output)))
+        ids = tuple(self.output[place] + (0 if self.right[place] else 1) for place in places)
+        return Proposal(ids, draft_seconds=seconds)
+
+    async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
+        return self.right[request.base : request.base + len(request.ids)]
+
+    async def close(self, session: SessionId) -> None:
+        """Nothing is held."""
+
+
+@dataclass(slots=True)
+class Gateway:
+    """What sessions share: a clock, a belief per drafter, the lookups with what they keep, and patience."""
+
+    drafters: tuple[Drafter, ...]
+    row_seconds: float
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    beliefs: Beliefs = field(default_factory=lambda: Beliefs(Segments(), Segment("bench"), Looks()))
+    lookups: dict[Drafter, LookupDraft] = field(default_factory=dict)
+    patience: dict[Drafter, Patience] = field(default_factory=dict)
+
+    def draft_of(self, output: tuple[TokenId, ...], drafting: Drafting, chance: random.Random) -> CombinedDraft:
+        right = tuple(chance.random() < RIGHT for _ in output)
+        members = [
+            Member(
+                drafter,
+                self._engine(drafter, StandIn(output, right, self.clock)),
+                self.patience.setdefault(drafter, Patience()),
+                CAPABLE.max_length,
+            )
+            for drafter in self.drafters
+        ]
+        return CombinedDraft(members, drafting, self.clock, CAPABLE.vocab_size)
+
+    def _engine(self, drafter: Drafter, model: StandIn) -> DraftEngine:
+        if drafter is Drafter.MODEL:
+            return model
+        return self.lookups.setdefault(drafter, LookupDraft(drafter, CAPABLE, self.clock))
+
+
 async def replay(
-    tokenizer: FolderTokenizer, cases: Sequence[Case], drafter: Drafter | None, row_seconds: float
+    tokenizer: FolderTokenizer, cases: Sequence[Case], drafters: tuple[Drafter, ...], row_seconds: float
 ) -> Sums:
-    """All cases one after the other, with one belief, as a gateway has it. `drafter` None: K = 0."""
-    clock, sums, lookahead = VirtualClock(), Sums(), Lookahead()
-    draft = LookupDraft(drafter or Drafter.NGRAM, CAPABLE, clock)
-    bounds = ON if drafter else OFF
+    """All cases one after the other, as a gateway has them. No drafters: K = 0."""
+    gateway, sums, chance = Gateway(drafters, row_seconds), Sums(), random.Random(0)
+    bounds = ON if drafters else OFF
     for number, case in enumerate(cases):
         output = tokenizer.encode(case.output)[:MOST_TOKENS]
+        drafting = Drafting(drafters, gateway.beliefs)
         request = Request(
             session=SessionId(str(number)),
             prompt=tokenizer.encode(case.prompt),
@@ -151,17 +213,17 @@ async def replay(
             decode=lambda _: "",
             target_length=CAPABLE.max_length,
             draft_length=CAPABLE.max_length,
-            draft_is_free=True,
+            draft_is_free=drafters != (Drafter.MODEL,),
             tenant=case.tenant,
         )
-        target = Reciter(output, row_seconds, clock)
+        draft = gateway.draft_of(output, drafting, chance) if drafters else None
         items = generate(
             Session(request),
-            engines=Engines(target, draft, _nobody),
-            lookahead=lookahead,
+            engines=Engines(Reciter(output, row_seconds, gateway.clock), draft, _nobody),
+            lookahead=drafting if drafters else Lookahead(),
             allowance=lambda: bounds,
             observer=sums if case.counts else Sums(),
-            clock=clock,
+            clock=gateway.clock,
         )
         async with aclosing(items):
             async for _ in items:
@@ -171,46 +233,6 @@ async def replay(
 
 async def _nobody() -> TargetEngine:
     raise AssertionError("no target is lost here")
-
-
-def edit(source: str, number: int) -> str:
-    """The file with its most frequent longer name replaced, and a comment at each function."""
-    names = re.findall(r"\b[a-z_]{4,}\b", source)
-    common = max(set(names) - {"self", "return"}, key=lambda name: (names.count(name), name))
-    renamed = re.sub(rf"\b{common}\b", f"{common}_{number}", source)
-    return re.sub(r"(?m)^(\s*)(def .*:)$", rf"\1# revision {number}\n\1\2", renamed)
-
-
-def work() -> dict[str, list[Case]]:
-    """The cases by kind."""
-    sources = [_source(name) for name in EDITED]
-    docs = [_docs(name) for name in QUOTED]
-    asked = [f"{source}\n\nRename as discussed, and mark each function.\n\n" for source in sources]
-    again: list[Case] = []
-    for number, (prompt, source) in enumerate(zip(asked, sources, strict=True)):
-        first, second = edit(source, 2), edit(source, 3)
-        again += [Case(prompt, first, counts=False, tenant=str(number)), Case(prompt, second, tenant=str(number))]
-    return {
-        "edit": [Case(prompt, edit(source, 2)) for prompt, source in zip(asked, sources, strict=True)],
-        "quote": [Case(f"{text}\n\nSummarise with quotes.\n\n", _quoted(text)) for text in docs],
-        "again": again,
-        "free": [Case(docs[number - 1], text) for number, text in enumerate(docs)],
-    }
-
-
-def _source(name: str) -> str:
-    return "".join(inspect.getsource(importlib.import_module(name)).splitlines(keepends=True)[:LINES])
-
-
-def _docs(name: str) -> str:
-    module = importlib.import_module(name)
-    texts = [inspect.getdoc(member) for _, member in sorted(vars(module).items()) if callable(member)]
-    return "\n\n".join(text for text in texts if text)[:4000]
-
-
-def _quoted(text: str) -> str:
-    sentences = [" ".join(one.split()) for one in re.findall(r"[A-Z][^.]{30,200}\.", text)]
-    return " ".join(f'Point {number} says: "{one}"' for number, one in enumerate(sentences[::2], start=1))
 
 
 def cost(text: Text, ids: Sequence[TokenId]) -> dict[str, float]:
@@ -253,46 +275,69 @@ def compare(tokenizer: FolderTokenizer) -> tuple[dict[str, float], dict[str, dic
     figures: dict[str, float] = {}
     samples: dict[str, dict[str, float]] = {}
     print(
-        f"{'work':6} {'rig':7} {'drafter':7} {'tokens':>6} {'rounds':>6} {'tokens/round':>12} {'accepted':>8} speed-up"
+        f"{'work':6} {'rig':7} {'way':7} {'tokens':>6} {'rounds':>6} {'tokens/round':>12} {'accepted':>8} speed-up",
+        flush=True,
     )
     for (kind, cases), (rig, row_seconds) in product(work().items(), RIGS.items()):
-        plain = asyncio.run(replay(tokenizer, cases, None, row_seconds))
-        for drafter in (Drafter.NGRAM, Drafter.SUFFIX):
-            sums = asyncio.run(replay(tokenizer, cases, drafter, row_seconds))
-            name = f"{kind}_{rig}_{drafter.lower()}"
+        plain = asyncio.run(replay(tokenizer, cases, (), row_seconds))
+        for way, drafters in WAYS.items():
+            sums = asyncio.run(replay(tokenizer, cases, drafters, row_seconds))
+            name = f"{kind}_{rig}_{way}"
             gain = plain.seconds / sums.seconds
             share = sums.accepted / max(sums.proposed, 1)
             per_round = sums.emitted / sums.rounds
             counts = f"{sums.emitted:6} {sums.rounds:6} {per_round:12.2f} {share:8.2f}"
-            print(f"{kind:6} {rig:7} {drafter:7} {counts} {gain:.2f}")
+            print(f"{kind:6} {rig:7} {way:7} {counts} {gain:.2f}", flush=True)
             figures |= {f"{name}_speedup": round(gain, 4), f"{name}_tokens_per_round": round(per_round, 4)}
-            samples[name] = {
-                "plain_seconds": plain.seconds,
-                "seconds": sums.seconds,
-                "rounds": sums.rounds,
-                "proposed": sums.proposed,
-                "accepted": sums.accepted,
-                "emitted": sums.emitted,
-            }
+            samples[name] = {"plain_seconds": plain.seconds, **_fields(sums)}
     return figures, samples
 
 
-def main() -> None:
-    folder = tokenizer_folder()
+def _fields(sums: Sums) -> dict[str, float]:
+    return {
+        "seconds": sums.seconds,
+        "rounds": sums.rounds,
+        "proposed": sums.proposed,
+        "accepted": sums.accepted,
+        "emitted": sums.emitted,
+    }
+
+
+def measure_rig(folder: Path) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
     tokenizer = FolderTokenizer(folder)
     figures, samples = compare(tokenizer)
-    ids = tokenizer.encode(inspect.getsource(inspect))
+    ids = tokenizer.encode(Path(tracemalloc.__file__).read_text())
     for drafter, text in ((Drafter.NGRAM, NGramText()), (Drafter.SUFFIX, SuffixText())):
         taken = cost(text, ids)
         print(f"{drafter:7}", "  ".join(f"{name} {value:.1f}" for name, value in taken.items()))
         figures |= {f"{drafter.lower()}_{name}": round(value, 2) for name, value in taken.items() if name != "tokens"}
         samples[f"{drafter.lower()}_cost"] = taken
-    repetitive = [f"{kind}_flat_suffix" for kind in ("edit", "quote", "again")]
-    logs = [math.log(samples[name]["plain_seconds"] / samples[name]["seconds"]) for name in repetitive]
-    figures["rig_speedup"] = round(math.exp(sum(logs) / len(logs)), 4)
-    print(f"suffix over plain, edit, quote and again, geometric mean: {figures['rig_speedup']:.2f}")
-    path = record("drafters", seed=0, figures=figures, samples={"tokenizer": folder.name, "replays": samples})
-    print(f"wrote {path}")
+    for way in WAYS:
+        logs = [
+            math.log(samples[name]["plain_seconds"] / samples[name]["seconds"])
+            for name in (f"{kind}_flat_{way}" for kind in REPETITIVE)
+        ]
+        gain = round(math.exp(sum(logs) / len(logs)), 4)
+        print(f"{way} over plain, {', '.join(REPETITIVE)}, geometric mean: {gain:.2f}")
+        figures["rig_speedup" if way == "suffix" else f"rig_speedup_{way}"] = gain
+    return figures, samples
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.drafters")
+    parser.add_argument("--only", choices=("rig", "cpu"), help="print one part and write nothing")
+    only = parser.parse_args().only
+    figures: dict[str, float] = {}
+    samples: dict[str, object] = {}
+    if only != "cpu":
+        folder = tokenizer_folder()
+        found, replays = measure_rig(folder)
+        figures, samples = figures | found, samples | {"tokenizer": folder.name, "replays": replays}
+    if only != "rig":
+        found, runs = measure_cpu()
+        figures, samples = figures | found, samples | {"cpu": runs}
+    if only is None:
+        print(f"wrote {record('drafters', seed=0, figures=figures, samples=samples)}")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ import numpy as np
 from tandem_runtime.domain.blocks import BlockId
 from tandem_runtime.domain.suffix import Text
 from tandem_runtime.domain.tokens import SamplingParameters, SparseRow, TokenId, Verification
+from tandem_runtime.engines.confidence import confidence
 from tandem_runtime.engines.sampler import Law, coupled_choice, distribution, draw, guess
 from tandem_runtime.ports import Logits, Row, StepModel
 
@@ -100,12 +101,19 @@ def confidences(draft_rows: Logits) -> tuple[float, ...]:
     return tuple(round(float(each), HUNDREDTHS) for each in largest)
 
 
+def told_confidences(draft_rows: Logits, text: Written, verification: Verification) -> tuple[int, ...]:
+    """What a draft would tell with its guess at each position."""
+    return tuple(
+        confidence(row, text.parameters, verification=verification, position=at) for at, row in enumerate(draft_rows)
+    )
+
+
 def lookup_outcomes(lookup: Text, prompt: Sequence[TokenId], output: Sequence[TokenId]) -> tuple[str, str]:
     """Bits, and where something was offered."""
     lookup.read(prompt)
     guesses: list[tuple[TokenId, ...]] = []
     for token in output:
-        guesses.append(lookup.guess(1))
+        guesses.append(lookup.guess(1).ids)
         lookup.hear((token,))
     bits = _bits(guessed == (token,) for guessed, token in zip(guesses, output, strict=True))
     return bits, _bits(bool(guessed) for guessed in guesses)

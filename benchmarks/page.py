@@ -48,6 +48,11 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
         Headline("rig_speedup", "suffix over plain on replayed edits and quotes, virtual time", "≥ 3"),
         Headline("cpu_speedup", "the same on the real engine", "≥ 1.5"),
     ),
+    "early_stop": (
+        Headline("gain_mean", "ending proposals early over K alone, recorded traces, geometric mean"),
+        Headline("gain_worst", "the worst of them"),
+        Headline("gain_best", "the best"),
+    ),
     "engine_cpu": (
         Headline("plain_ratio_1", "plain, 1 stream, over the best peer", "≥ 1.0"),
         Headline("plain_ratio_4", "4 streams"),
@@ -84,6 +89,10 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
         Headline("temperature_gain_least", "and the least"),
         Headline("lot_gain_least", "the least of dividing by chance, which gains nothing and learns from less"),
     ),
+    "verify_budget": (
+        Headline("row_0.6_sessions_64_gain", "goodput with a verify budget over without: 64 sessions, .6 ms a row"),
+        Headline("boasting_gain", "of a tenant beside one that lies about its guesses"),
+    ),
     "verify_cost": (Headline("ms_per_row", "milliseconds to judge a row of logits"),),
 }
 """A figure that its result does not have is told as not measured."""
@@ -104,7 +113,7 @@ def _is_here(name: str) -> bool:
 
 def _result_rows(result: Mapping[str, Any]) -> Iterator[str]:
     where = f"{result['when'][:10]}, {result['machine']['cpu']}"
-    for headline in HEADLINES[result["name"]]:
+    for headline in HEADLINES.get(result["name"], ()):
         value = result["figures"].get(headline.figure)
         figure = "not measured" if value is None else f"{value:.3g}"
         yield f"| `{result['name']}` | {headline.told} | {figure} | {headline.must} | {where} |"

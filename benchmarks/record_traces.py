@@ -31,6 +31,7 @@ from benchmarks.outcomes import (
     lookup_outcomes,
     read,
     rejection_outcomes,
+    told_confidences,
     write,
 )
 from benchmarks.prompts import SOURCES, TASKS, NoPrompts, Prompt, edits, pair_prompts
@@ -38,7 +39,7 @@ from benchmarks.record import cpu_model
 from benchmarks.recorded import Outcomes, Trace, write_trace
 from benchmarks.smollm2 import needed_folder
 from tandem_runtime.domain.suffix import EarlierOutputs, NGramText, SuffixText, Text
-from tandem_runtime.domain.tokens import SamplingParameters, TokenId
+from tandem_runtime.domain.tokens import SamplingParameters, TokenId, Verification
 from tandem_runtime.drafters import EARLIER_BYTES
 from tandem_runtime.engines.options import AS_IS, EngineOptions
 from tandem_runtime.engines.torch_engine.engine import load_torch_model
@@ -129,11 +130,13 @@ def _record_texts(recording: Recording, drafts: Sequence[Draft], prompt: Prompt,
 
 def _record_draft(recording: Recording, draft: Draft, prompt: Prompt, text: Written, rows: Logits) -> None:
     known = replace(_outcomes(prompt, text, coupled_bits(rows, text)), confidences=confidences(rows))
-    recording.add(draft.name, (draft.told, "Coupled"), known)
+    told = told_confidences(rows, text, Verification.COUPLED)
+    recording.add(draft.name, (draft.told, "Coupled"), replace(known, told=told))
     if draft.drawn and text.parameters.temperature > 0:
         chance = random.Random(f"{draft.name} {text.parameters.seed}")
         bits, credits = rejection_outcomes(rows, text, chance)
-        drawn = replace(known, bits=bits, credits=credits)
+        told = told_confidences(rows, text, Verification.REJECTION)
+        drawn = replace(known, bits=bits, credits=credits, told=told)
         recording.add(f"{draft.name}-rejection", (draft.told, "Rejection"), drawn)
 
 

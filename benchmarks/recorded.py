@@ -6,6 +6,7 @@ Refuses to know models, text and who replays it. A trace has bits and no tokens:
     offered       "0" where a drafter had no guess (its bit is then "0"); absent where it always has one
     credits       the chance that the guess stood before chance was drawn, min(1, p/q), where chance is drawn at all
     confidences   the largest probability of the draft's softmax at temperature 1; absent without a model
+    told          the byte that the draft tells as its confidence (`domain.calibration`); absent in older recordings
 
 A draft at depth i of a round has seen i of its own guesses; while they stand they are the true prefix, so its bit there
 is that of its position. What a lookup learns from tokens that a round brings together it learns one by one here.
@@ -36,6 +37,7 @@ class Outcomes:
     offered: str | None = None
     credits: tuple[float, ...] | None = None
     confidences: tuple[float, ...] | None = None
+    told: tuple[int, ...] | None = None
     group: str | None = None
 
     @property
@@ -111,6 +113,7 @@ def _faults(outcomes: Outcomes) -> Iterator[str]:
         "offered": outcomes.offered,
         "credits": outcomes.credits,
         "confidences": outcomes.confidences,
+        "told": outcomes.told,
     }
     for name, row in rows.items():
         if row is not None and len(row) != length:

@@ -6,9 +6,9 @@ driver, session, K rule and its segments are the product's own.
 The load is what a gateway sees: 8 clients, whose requests are the texts of one trace in an order drawn by chance, so
 that tasks and temperatures are mixed. They are served with one belief for all, with one for each temperature, as
 `domain.segments` has it, and with one for each task within those; each begins knowing nothing. Gains are seconds of all
-requests over seconds, median of three orders: per temperature over one for all, per task over per temperature. Narrow
-segments learn from less: what that costs where they divide nothing is told by lots, 8 of them, to which prompts belong
-by chance. A session has a part of its belief for itself in any case.
+requests over seconds, median over `--orders` such orders: per temperature over one for all, per task over per
+temperature. Narrow segments learn from less: what that costs where they divide nothing is told by lots, 8 of them, to
+which prompts belong by chance. A session has a part of its belief for itself in any case.
 
 Costs are the flat rig's. A lookup's guesses cost nothing, and where it has none it offers nothing.
 """
@@ -32,7 +32,7 @@ from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.lookahead import Lookahead
 from tandem_runtime.domain.segments import Segment, Segments, heat_of
 
-SEED, ORDERS, CLIENTS, LOTS = 31, 3, 8, 8
+SEED, ORDERS, CLIENTS, LOTS = 31, 1, 8, 8
 WORTH = 0.01
 """A segment of its own is worth so much."""
 Division: TypeAlias = Callable[[Outcomes], Segment]

@@ -4,10 +4,10 @@ Refuses to know HTTP and gRPC: step loop, budget, shares and sessions are the pr
 virtual time (`virtual_loops`): a busy machine gives the same figures.
 
 So many sessions as a row says ask for rounds of 6 guesses, one behind the other, with 20 to 60 ms between verdict and
-next round, as a draft takes them. Of a session's guesses alpha stand, .9, .7, .5 or .3 by its number, and it believes
-so (survivals alpha, alpha^2, ...). A step takes 15 ms and more for each row. Goodput is tokens per second of all
-sessions between the 50th step and the last, with the budget and without it; K is left alone, so that the budget is all
-that differs. `sole` is what the best single K for all sessions would bring without a budget.
+next round, as a draft takes them. Of a session's guesses alpha stand, .9, .7, .5 or .3 by its number and wherever they
+stand in its text, and it believes so (survivals alpha, alpha^2, ...). A step takes 15 ms and more for each row. Goodput
+is tokens per second of all sessions from the 50th step on, with the budget and without it; K is left alone, so that the
+budget is all that differs. `sole` is what the best single K for all sessions would bring without a budget.
 
     boasting    two tenants of 16 sessions each, alpha .8; one of them claims that all of its 8 guesses stand, though a
                 tenth does. Tokens per second of the other one, with the budget and without
@@ -45,8 +45,10 @@ from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
 
 SEED, UNCOUNTED, STEPS = 7, 50, 150
+MOST_TOKENS = 8000
+FEW_ROUNDS = 1200
 K, ALPHAS, APART_SECONDS = 6, (0.9, 0.7, 0.5, 0.3), 0.040
-SESSIONS = (1, 4, 16, 32, 64)
+SESSIONS = (4, 16, 32, 64)
 ROW_MILLISECONDS = (0.2, 0.6)
 GREEDY = SamplingParameters(seed=SEED, temperature=0.0)
 FACTS = EngineFacts(model_digest="m", tokenizer_digest="t", incarnation=Incarnation("life"))
@@ -86,7 +88,7 @@ async def measure(askers: Sequence[Asker], *, row_milliseconds: float, budget: b
     clock = SteppedClock()
     pace = Pace(RowCost(15.0, 0.0, row=row_milliseconds), clock=clock, sleep=clock.ahead)
     size = StepSize() if budget else StepSize(costs=None)
-    model = ScriptedModel(always_two, max_length=4096, max_sessions=len(askers))
+    model = ScriptedModel(always_two, max_length=MOST_TOKENS + 1, max_sessions=len(askers))
     target = BatchedTarget(model, FACTS, clock=clock, size=size, pace=pace)
     books, began = Books(Counter()), 0.0
     chance = random.Random(SEED)
@@ -95,7 +97,7 @@ async def measure(askers: Sequence[Asker], *, row_milliseconds: float, budget: b
             asyncio.create_task(_ask(target, f"{at}", asker, random.Random(chance.random()), books, pace))
             for at, asker in enumerate(askers)
         ]
-        while pace.steps < UNCOUNTED + STEPS:
+        while pace.steps < UNCOUNTED + max(STEPS, FEW_ROUNDS // len(askers)):
             await asyncio.sleep(0.001)
             began = began if pace.steps >= UNCOUNTED and began else asyncio.get_running_loop().time()
         books.seconds = asyncio.get_running_loop().time() - began
@@ -107,13 +109,16 @@ async def measure(askers: Sequence[Asker], *, row_milliseconds: float, budget: b
 
 
 async def _ask(target: BatchedTarget, name: str, asker: Asker, chance: random.Random, books: Books, pace: Pace) -> None:
-    opening = OpenSession(SessionId(name), (1,), (), GREEDY, Verification.COUPLED, max_tokens=4000, tenant=asker.tenant)
+    opening = OpenSession(
+        SessionId(name), (1,), (), GREEDY, Verification.COUPLED, max_tokens=MOST_TOKENS, tenant=asker.tenant
+    )
     survivals = tuple(accumulate([asker.believed] * asker.k, mul))
     await target.open(opening)
+    stands = [chance.random() < asker.alpha for _ in range(MOST_TOKENS)]
     offset = 0
     await asyncio.sleep(chance.random() * APART_SECONDS)
     for number in itertools.count():
-        ids = tuple(2 if chance.random() < asker.alpha else 3 for _ in range(asker.k))
+        ids = tuple(2 if right else 3 for right in stands[offset : offset + asker.k])
         verdict = await target.verify(
             VerifyRound(opening.session, FACTS.incarnation, number, offset, Proposal(ids), survivals)
         )

@@ -19,7 +19,7 @@ from tandem_runtime.engines.batched import BatchedEngine
 from tandem_runtime.engines.pace import Cost
 from tandem_runtime.ports import Row
 
-LOOK_SECONDS = 200e-6
+LOOK_SECONDS = 500e-6
 """Between two looks of an idle loop for something to do."""
 
 

@@ -18,10 +18,17 @@ from pathlib import Path
 from benchmarks.peers.lines import Setting, Stream, serve
 from tandem_runtime.domain.commands import Emit, Request
 from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead
-from tandem_runtime.domain.policy import Drafter
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.stopping import Endings
-from tandem_runtime.domain.tokens import Capabilities, Incarnation, Round, SamplingParameters, SessionId, Verification
+from tandem_runtime.domain.tokens import (
+    Capabilities,
+    Drafter,
+    Incarnation,
+    Round,
+    SamplingParameters,
+    SessionId,
+    Verification,
+)
 from tandem_runtime.drafters import LookupDraft
 from tandem_runtime.driver import Deadlines, Engines, generate
 from tandem_runtime.engines.draft_loop import BatchedDraft

@@ -6,7 +6,7 @@ Refuses to know engines and requests.
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,16 +15,21 @@ from tandem_runtime.cluster import connect, follow
 from tandem_runtime.discovery import Discovery, pod_selection
 from tandem_runtime.domain.errors import SettingRefused
 from tandem_runtime.domain.evidence import Ledger
+from tandem_runtime.domain.policy import LOOKUPS
+from tandem_runtime.domain.tokens import Capabilities
+from tandem_runtime.drafters import LookupDraft
 from tandem_runtime.gateway.keys import ApiKeys
-from tandem_runtime.gateway.seats import Fleet
+from tandem_runtime.gateway.seats import Fleet, lookup_replica
 from tandem_runtime.gateway.server import Listening, Ports, serve_gateway
 from tandem_runtime.gateway.serving import Books, Gateway, Limits
 from tandem_runtime.model_folder import tokenizer_digest_of
 from tandem_runtime.policy import PolicyInForce, follow_policy, policy_selection
-from tandem_runtime.ports import Clock
-from tandem_runtime.replicas import Pool
+from tandem_runtime.ports import Clock, DraftEngine, Tokenizer
+from tandem_runtime.replicas import Pool, Replica
 from tandem_runtime.telemetry import Metrics
 from tandem_runtime.tokenizer import FolderTokenizer
+
+LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +52,28 @@ async def serve_cluster_gateway(
     if options.tokenizer is None:
         raise SettingRefused("--tokenizer is missing: name the model folder whose tokenizer.json the targets use")
     keys = None if options.auth_file is None else ApiKeys.from_file(options.auth_file)
+    tokenizer, tokenizer_digest = FolderTokenizer(options.tokenizer), tokenizer_digest_of(options.tokenizer)
     gateway = Gateway(
-        tokenizer=FolderTokenizer(options.tokenizer),
+        tokenizer=tokenizer,
         in_force=PolicyInForce(),
         fleet=Fleet(Pool(), Pool()),
         books=Books(Ledger(boot=secrets.token_hex(16)), Metrics()),
         clock=clock,
         limits=options.limits,
     )
-    async with _informed(gateway, options, tokenizer_digest=tokenizer_digest_of(options.tokenizer)):
-        await serve_gateway(gateway, options.listening, keys=keys, ending=ending, started=started)
+    with ExitStack() as lookups:
+        for replica in lookup_replicas(tokenizer, tokenizer_digest=tokenizer_digest, clock=clock):
+            lookups.enter_context(gateway.fleet.drafts.holding(replica))
+        async with _informed(gateway, options, tokenizer_digest=tokenizer_digest):
+            await serve_gateway(gateway, options.listening, keys=keys, ending=ending, started=started)
+
+
+def lookup_replicas(tokenizer: Tokenizer, *, tokenizer_digest: str, clock: Clock) -> tuple[Replica[DraftEngine], ...]:
+    """One of each lookup: a policy says which revisions use which. They know any id, and texts of any length."""
+    anything = Capabilities("", tokenizer_digest, LARGEST, LARGEST, "Bitwise")
+    return tuple(
+        lookup_replica(LookupDraft(drafter, anything, clock, end_tokens=tokenizer.end_tokens)) for drafter in LOOKUPS
+    )
 
 
 @asynccontextmanager

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.blocks import root_key
 from tandem_runtime.domain.errors import DraftLost
-from tandem_runtime.domain.policy import Drafter
 from tandem_runtime.domain.suffix import EarlierOutputs, NGramText, SuffixText, Text
 from tandem_runtime.domain.tokens import (
     Capabilities,
+    Drafter,
     Incarnation,
     Opened,
     OpenSession,
@@ -85,10 +86,12 @@ class LookupDraft:
         session = self._find(request.session, request.incarnation)
         began = self.clock.monotonic()
         session.commit(request.base, request.committed)
-        session.guessed = tuple(self._sayable(session.request, session.text.guess(request.k)))
-        one_hot = tuple(SparseRow((token,), (1.0,)) for token in session.guessed)
+        guess = session.text.guess(request.k)
+        ids = session.guessed = tuple(self._sayable(session.request, guess.ids))
+        one_hot = tuple(SparseRow((token,), (1.0,)) for token in ids)
         q = None if session.request.verification is Verification.COUPLED else one_hot
-        return Proposal(session.guessed, q, self.clock.monotonic() - began)
+        seconds = self.clock.monotonic() - began
+        return Proposal(ids, q, seconds, drafter=self.drafter, survivals=guess.survivals[: len(ids)])
 
     async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
         """One bit per id; the ids then count as committed."""
@@ -97,7 +100,7 @@ class LookupDraft:
         bits: list[bool] = []
         for piece in _pieces(request.ids):
             for token in piece:
-                bits.append(session.text.guess(1) == (token,))
+                bits.append(session.text.guess(1).ids == (token,))
                 session.commit(len(session.output), (token,))
             await asyncio.sleep(0)
         return tuple(bits)
@@ -149,8 +152,9 @@ def _pieces(ids: Sequence[TokenId]) -> Iterator[tuple[TokenId, ...]]:
 
 
 def _owner(request: OpenSession) -> bytes | None:
-    """Whose outputs serve this session, and whom its own will serve; None: nobody's, and nobody."""
-    return None if request.tenant is None else root_key(tenant=request.tenant, adapter=None)
+    """Whose outputs serve this session, and whom its own will serve: the tenant's with that adapter; None: nobody's."""
+    adapter = None if request.adapter is None else AdapterDigest(request.adapter)
+    return None if request.tenant is None else root_key(tenant=request.tenant, adapter=adapter)
 
 
 def _suffix_text(draft: LookupDraft, request: OpenSession) -> SuffixText:

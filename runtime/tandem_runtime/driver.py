@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, assert_never
 
 from tandem_runtime.domain.commands import Choose, Emit, Finish, OpenDraft, OpenTarget, Propose, Run, Spent, Verify
+from tandem_runtime.domain.drafting import Pricing
 from tandem_runtime.domain.errors import DraftLost, SessionLost, StaleOffset, TandemError, TargetLost
-from tandem_runtime.domain.lookahead import Bounds, Lookahead
+from tandem_runtime.domain.lookahead import Bounds
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.states import State
 from tandem_runtime.domain.tokens import RunRounds, Verdict
@@ -48,7 +49,7 @@ async def generate(
     session: Session,
     *,
     engines: Engines,
-    lookahead: Lookahead,
+    lookahead: Pricing,
     allowance: Callable[[], Bounds],
     observer: Observer,
     clock: Clock,
@@ -96,7 +97,7 @@ class _Executor:
     """Carries out a session's commands and tells it what came of them; measures rounds; remembers what to release."""
 
     def __init__(
-        self, session: Session, engines: Engines, lookahead: Lookahead, observer: Observer, clock: Clock
+        self, session: Session, engines: Engines, lookahead: Pricing, observer: Observer, clock: Clock
     ) -> None:
         self._session = session
         self._engines = engines

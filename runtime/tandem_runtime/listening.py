@@ -11,8 +11,8 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import TypeVar, assert_never
 
+from tandem_runtime.domain.drafting import Pricing
 from tandem_runtime.domain.errors import DraftLost, TandemError, origin
-from tandem_runtime.domain.lookahead import Lookahead
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.tokens import OpenSession, ScoreTokens
 from tandem_runtime.ports import DraftEngine
@@ -39,7 +39,7 @@ async def draft_answer(limit_seconds: float, answer: Awaitable[_T]) -> _T:
 class Listener:
     """One session's ear."""
 
-    def __init__(self, session: Session, lookahead: Lookahead, *, score_seconds: float, open_seconds: float) -> None:
+    def __init__(self, session: Session, lookahead: Pricing, *, score_seconds: float, open_seconds: float) -> None:
         self._session = session
         self._lookahead = lookahead
         self._score_seconds = score_seconds

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from tandem_runtime.domain import policy
 from tandem_runtime.domain.adapters import MOST_ADAPTERS
 from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.errors import SettingRefused, TandemError
+from tandem_runtime.domain.tokens import Drafter
 from tandem_runtime.engines.cores import PASSIVE_WAITING, allowed_cores
 from tandem_runtime.engines.options import AS_IS, STEP_ROWS, WEIGHTS
 from tandem_runtime.settings import Settings, read_settings
@@ -39,7 +40,13 @@ LARGEST_NUMBER = 10_000_000
 LARGEST_MEMORY = 10**15
 """Of bytes."""
 
-DRAFTERS = {"ngram": policy.Drafter.NGRAM, "suffix": policy.Drafter.SUFFIX}
+DRAFTERS: Mapping[str, tuple[Drafter, ...]] = {
+    "model": (),
+    "ngram": (Drafter.NGRAM,),
+    "suffix": (Drafter.SUFFIX,),
+    "auto": (Drafter.SUFFIX,),
+}
+"""Which lookups propose, by --drafter; with --draft its model does too."""
 MOST_DRAFT_TOKENS, MOST_LOOKUP_TOKENS = 8, 16
 """What is looked up costs nothing to propose."""
 
@@ -332,20 +339,20 @@ def _listening(arguments: argparse.Namespace, *, notice_seconds: float = 3.0) ->
 def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--target", required=True, metavar="PATH", help="a model folder, or scripted:module:function")
-    drafts = parser.add_mutually_exclusive_group()
-    drafts.add_argument("--draft", metavar="PATH", help="a model that proposes, given likewise")
-    drafts.add_argument(
+    add("--draft", metavar="PATH", help="a model that proposes, given likewise")
+    add(
         "--drafter",
         choices=tuple(DRAFTERS),
-        help="propose without a model what followed in the prompt and the output so far: ngram looks for the last few"
-        " tokens, suffix for the longest match, in the tenant's earlier outputs too (default: nothing is proposed)",
+        help="who proposes: the --draft model; ngram or suffix, which look up what followed in the text so far the last"
+        " few tokens, or the longest match, in the tenant's earlier outputs too; auto: suffix, and --draft where it is"
+        " given, by turns (default: model with --draft, else nobody)",
     )
     add("--draft-weights", choices=WEIGHTS, help="bits to which weights of --draft are rounded (default as-is)")
     add(
         "--drafter-bytes",
         type=partial(positive_number, most=LARGEST_MEMORY),
         default=64 * 2**20,
-        help="memory for the earlier outputs that --drafter suffix looks in (default %(default)s)",
+        help="memory for the earlier outputs that --drafter suffix and auto look in (default %(default)s)",
     )
     add("--name", help="the model's name in the API (default: the target folder's)")
     _add_api_arguments(parser)
@@ -365,7 +372,7 @@ def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--max-draft-tokens",
         type=positive_number,
-        help=f"most tokens proposed at once (default {MOST_DRAFT_TOKENS}, with --drafter {MOST_LOOKUP_TOKENS})",
+        help=f"most tokens proposed at once (default {MOST_DRAFT_TOKENS}, with a lookup {MOST_LOOKUP_TOKENS})",
     )
     add("--early-stop", action="store_true", help="let a draft end a proposal where its own confidence is low")
     add(
@@ -415,7 +422,8 @@ def _run_serve(arguments: argparse.Namespace, _settings: Settings) -> int:
 def _pair_options(arguments: argparse.Namespace) -> "PairOptions":
     from tandem_runtime.serve import PairOptions  # noqa: PLC0415  # engines and HTTP, only for who serves
 
-    most = arguments.max_draft_tokens or (MOST_LOOKUP_TOKENS if arguments.drafter else MOST_DRAFT_TOKENS)
+    lookups = _lookups(arguments)
+    most = arguments.max_draft_tokens or (MOST_LOOKUP_TOKENS if lookups else MOST_DRAFT_TOKENS)
     if arguments.min_draft_tokens > most:
         raise SettingRefused(f"--min-draft-tokens {arguments.min_draft_tokens} is above --max-draft-tokens {most}")
     if most > policy.LONGEST_PROPOSAL:
@@ -424,6 +432,7 @@ def _pair_options(arguments: argparse.Namespace) -> "PairOptions":
     return PairOptions(
         target=replace(target, adapters=_adapter_options(arguments)),
         draft=_draft_options(arguments),
+        lookups=lookups,
         tokenizer=arguments.tokenizer,
         name=arguments.name,
         auth_file=arguments.auth_file,
@@ -442,14 +451,24 @@ def _pair_options(arguments: argparse.Namespace) -> "PairOptions":
     )
 
 
-def _draft_options(arguments: argparse.Namespace) -> "EngineOptions | Lookup | None":
+def _lookups(arguments: argparse.Namespace) -> "tuple[Lookup, ...]":
     from tandem_runtime.local import Lookup  # noqa: PLC0415  # engines, only for who serves
 
+    lookups = DRAFTERS[arguments.drafter or "model"]
+    if arguments.draft is not None and arguments.drafter in ("ngram", "suffix"):
+        raise SettingRefused(
+            f"--drafter {arguments.drafter} asks no model, so --draft {arguments.draft} would propose nothing; leave"
+            " --draft out, or write --drafter auto, in which suffix and the model propose by turns"
+        )
+    if arguments.draft is None and arguments.drafter == "model":
+        raise SettingRefused("--drafter model: --draft is missing; name the model that proposes")
+    return tuple(Lookup(drafter, arguments.drafter_bytes) for drafter in lookups)
+
+
+def _draft_options(arguments: argparse.Namespace) -> "EngineOptions | None":
     if arguments.draft is None and arguments.draft_weights is not None:
         what = f"--draft {arguments.target} drafts with a copy of the target"
         raise SettingRefused(f"--draft-weights {arguments.draft_weights}: --draft is missing; {what}")
-    if arguments.drafter is not None:
-        return Lookup(DRAFTERS[arguments.drafter], arguments.drafter_bytes)
     if arguments.draft is None:
         return None
     weights = arguments.draft_weights or AS_IS

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from tandem_runtime.domain.adapters import AdapterDigest, AdapterFacts
+from tandem_runtime.domain.patience import Patience
 from tandem_runtime.domain.policy import RoleHash
 from tandem_runtime.domain.routing import least_busy
 from tandem_runtime.domain.tokens import Capabilities
@@ -47,6 +48,8 @@ class Replica(Generic[Engine]):
     """Whether new sessions are welcome: not on a pod that drains."""
     adapters: Callable[[], tuple[AdapterFacts, ...]] = _no_adapters
     """Those that are loaded now."""
+    patience: Patience = field(default_factory=Patience)
+    """How long it is waited for where it is a draft, and whether it is left alone."""
     sessions: int = field(default=0, init=False)
     served: int = field(default=0, init=False)
 

@@ -12,6 +12,7 @@ from tandem_runtime.adapter_routes import adapter_routes
 from tandem_runtime.domain.errors import ModelRefused, SettingRefused
 from tandem_runtime.domain.evidence import Ledger
 from tandem_runtime.domain.policy import ControlPolicy, ExactnessPolicy, SpeculationPolicy
+from tandem_runtime.domain.tokens import Drafter
 from tandem_runtime.engines.options import EngineOptions
 from tandem_runtime.engines.scripted import SCHEME
 from tandem_runtime.gateway.keys import ApiKeys
@@ -27,10 +28,12 @@ from tandem_runtime.tokenizer import FolderTokenizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairOptions:
-    """A pair and how it speculates. `draft` absent: the target alone. `tokenizer` absent: the target's own."""
+    """A pair and how it speculates. `draft` absent and no lookups: the target alone. `tokenizer` absent: the target's
+    own."""
 
     target: EngineOptions
-    draft: EngineOptions | Lookup | None
+    draft: EngineOptions | None
+    lookups: tuple[Lookup, ...]
     tokenizer: Path | None
     name: str | None
     auth_file: Path | None
@@ -48,8 +51,8 @@ async def serve_pair(
     tokenizer = FolderTokenizer(_tokenizer_folder(options))
     keys = None if options.auth_file is None else ApiKeys.from_file(options.auth_file)
     target = await _load(options.target, clock)
-    draft = await _load(options.draft, clock) if isinstance(options.draft, EngineOptions) else options.draft
-    if isinstance(draft, LocalModel) and draft.facts.tokenizer_digest != target.facts.tokenizer_digest:
+    draft = None if options.draft is None else await _load(options.draft, clock)
+    if draft is not None and draft.facts.tokenizer_digest != target.facts.tokenizer_digest:
         raise ModelRefused(
             "the tokenizers of --draft and --target differ (tokenizer.json, tokenizer_config.json, chat_template.jinja)"
             ", so their ids mean different texts; choose a draft that was trained with the target's tokenizer, or leave"
@@ -57,12 +60,12 @@ async def serve_pair(
         )
     policy = local_policy(
         served_name(options),
-        drafter=None if draft is None else draft.drafter,
+        drafters=(*(() if draft is None else (Drafter.MODEL,)), *(lookup.drafter for lookup in options.lookups)),
         speculation=options.speculation,
         control=options.control,
         exactness=options.exactness,
     )
-    with local_fleet(target, draft, clock=clock) as fleet:
+    with local_fleet(target, draft, options.lookups, clock=clock) as fleet:
         gateway = Gateway(
             tokenizer=tokenizer,
             in_force=PolicyInForce(policy),

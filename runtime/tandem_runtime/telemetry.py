@@ -12,13 +12,12 @@ Refuses to know what they are judged by: the operator reads `/internal/evidence`
     speed-up                 (tandem_decode_seconds_total / tandem_output_tokens_total of arm="off") / (same of "on")
 
 `drafts` are rounds with something proposed, as in vLLM. Decode seconds are summed over sequences and leave out the
-rounds that read a prompt; output tokens do not.
+rounds that read a prompt; output tokens do not. What was proposed has one label more: by which `drafter`.
 """
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
 from tandem_runtime.domain.evidence import Arm
-from tandem_runtime.domain.policy import Drafter
 from tandem_runtime.domain.replay import Result
 from tandem_runtime.domain.tokens import Round
 
@@ -34,25 +33,26 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._drafts = self._counter("spec_decode_num_drafts", "Rounds with at least one proposed token.")
-        self._proposed = self._counter("spec_decode_num_draft_tokens", "Proposed tokens.")
-        self._accepted = self._counter("spec_decode_num_accepted_tokens", "Proposed tokens that the target accepted.")
+        self._drafts = self._counter("spec_decode_num_drafts", "Rounds with at least one proposed token.", "drafter")
+        self._proposed = self._counter("spec_decode_num_draft_tokens", "Proposed tokens.", "drafter")
+        self._accepted = self._counter(
+            "spec_decode_num_accepted_tokens", "Proposed tokens that the target accepted.", "drafter"
+        )
         self._unjudged = self._counter(
-            "spec_decode_num_unjudged_tokens", "Proposed tokens that a target left out, for want of room in its step."
+            "spec_decode_num_unjudged_tokens",
+            "Proposed tokens that a target left out, for want of room in its step.",
+            "drafter",
         )
         self._positions = self._counter(
-            "spec_decode_num_accepted_tokens_per_pos", "Accepted tokens by position in the proposal.", "position"
+            "spec_decode_num_accepted_tokens_per_pos",
+            "Accepted tokens by position in the proposal.",
+            "drafter",
+            "position",
         )
         self._prepared = self._counter(
             "ahead_proposals", "Proposals that something was drafted ahead for, by whether it was of use.", "result"
         )
         self._wasted = self._counter("ahead_wasted_tokens", "Tokens drafted ahead for what did not happen.")
-        self._drafter = Gauge(
-            "tandem_drafter_info",
-            "What makes a revision's proposals.",
-            ("revision", "drafter"),
-            registry=self.registry,
-        )
         self._output = self._counter("output_tokens", "Tokens of answers, end tokens included.")
         self._decode = self._counter("decode_seconds", "Seconds of decoding, summed over sequences.")
         self._requests = self._counter("requests", "Requests by HTTP status; 499 is a caller that left.", "code")
@@ -69,19 +69,19 @@ class Metrics:
             "inter_token_latency_seconds", "Between two emissions of a sequence.", INTER_TOKEN_BUCKETS
         )
 
-    def add_round(self, round: Round, *, revision: str, arm: Arm, drafter: Drafter) -> None:
+    def add_round(self, round: Round, *, revision: str, arm: Arm) -> None:
         self._output.labels(revision, arm).inc(round.emitted)
         if not round.prefill:
             self._decode.labels(revision, arm).inc(round.seconds)
             self._between.labels(revision, arm).observe(round.seconds)
         if round.proposed:
-            self._drafter.labels(revision, drafter.value).set(1)
-            self._drafts.labels(revision, arm).inc()
-            self._proposed.labels(revision, arm).inc(round.proposed)
-            self._accepted.labels(revision, arm).inc(round.accepted)
-            self._unjudged.labels(revision, arm).inc(round.unjudged)
+            labels = revision, arm, round.drafter.value
+            self._drafts.labels(*labels).inc()
+            self._proposed.labels(*labels).inc(round.proposed)
+            self._accepted.labels(*labels).inc(round.accepted)
+            self._unjudged.labels(*labels).inc(round.unjudged)
             for position in range(round.accepted):
-                self._positions.labels(revision, arm, position).inc()
+                self._positions.labels(*labels, position).inc()
         if round.ahead is not None:
             self._prepared.labels(revision, arm, "hit" if round.ahead.hit else "miss").inc()
             self._wasted.labels(revision, arm).inc(round.ahead.wasted)

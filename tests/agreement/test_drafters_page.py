@@ -4,19 +4,21 @@ import re
 from pathlib import Path
 
 from tandem_runtime import main
-from tandem_runtime.domain.policy import Drafter
 from tandem_runtime.domain.suffix import NGRAMS
+from tandem_runtime.domain.tokens import Drafter
 from tandem_runtime.drafters import EARLIER_BYTES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "drafters.md").read_text()
 
 
 def test_every_drafter_has_a_row() -> None:
-    named = {
-        name: Drafter(value) for name, value in re.findall(r"^\| `--drafter (\w+)` \| `(\w+)` \|", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| `(?:--draft DIR )?--drafter (\w+)` \| ([^|]*) \|", PAGE, re.MULTILINE)
+    named = {name: tuple(Drafter(value) for value in re.findall(r"`(\w+)`", told)) for name, told in rows}
+    with_a_model = {"model", "auto"}
+    assert named == {
+        name: (*([Drafter.MODEL] if name in with_a_model else []), *lookups) for name, lookups in main.DRAFTERS.items()
     }
-    assert named == main.DRAFTERS
-    assert {*named.values(), Drafter.MODEL} == set(Drafter)
+    assert {drafter for drafters in named.values() for drafter in drafters} == set(Drafter)
 
 
 def test_the_numbers_on_the_page_are_those_of_the_code() -> None:

@@ -7,11 +7,12 @@ from tests.domain.simulated_world import QUICK, V2, Behaviour, installed, push
 from tandem_operator.domain import record
 from tandem_operator.domain.alerts import Intent, intents
 from tandem_operator.domain.samples import Arm, Document, Replayed
+from tandem_operator.domain.spec import DraftMethod
 from tandem_operator.domain.webhook import annotation, read_webhook
 from tandem_runtime.domain import evidence as gateway
 from tandem_runtime.domain.policy import RevisionName, RoleHash, parse_policy
 from tandem_runtime.domain.replay import Result
-from tandem_runtime.domain.tokens import Round
+from tandem_runtime.domain.tokens import Drafter, Round
 
 
 def test_gateways_read_every_policy_of_a_life() -> None:
@@ -31,6 +32,15 @@ def test_gateways_read_every_policy_of_a_life() -> None:
         shares.add(tuple(revision.weight for revision in read.revisions))
     assert {"Active", "Off"} <= states
     assert {(100,), (100, 0), (90, 10), (50, 50)} <= shares
+
+
+def test_gateways_look_up_what_the_resource_names() -> None:
+    for method, lookups in (("NGram", (Drafter.NGRAM,)), ("Suffix", (Drafter.SUFFIX,)), ("None", ())):
+        world = installed({**QUICK, "draft": {"method": method}}, rate=8)
+        document = world.policy()
+        assert document is not None
+        assert {revision.drafters for revision in parse_policy(json.dumps(document)).revisions} == {lookups}
+    assert {method.value for method in DraftMethod} - {"None"} == {drafter.value for drafter in Drafter}
 
 
 def test_the_operator_reads_what_a_gateway_counts() -> None:

@@ -171,21 +171,29 @@ def test_a_clock_that_goes_back_neither_ages_nor_costs_anything() -> None:
     back = measured.learned(*linear(5), now=50.0)
     assert back.seconds(now=50.0).of(5) == pytest.approx(0.015, rel=0.05)
     assert measured.learned(5, -3.0, now=50.0).seconds(now=50.0).of(5) > 0.01
-    assert measured.rested(-1.0).idle == 0
 
 
-def test_idle_time_is_paid_once_per_step_as_long_as_there_is_any() -> None:
-    measured = after(MIXED)
+ROUNDS = {
+    "nobody does anything else": (0.02, 0.0, 0.0),
+    "two groups in turn": (0.04, 1.0, 0.0),
+    "one group that drafts between its steps": (0.06, 0.0, 0.04),
+    "drafting for long, and half come during another's step": (0.09, 0.5, 0.04),
+}
+"""Seconds between verdicts, who came during another step, and by how much a step seems longer, of 20 ms."""
+
+
+@pytest.mark.parametrize(("cycle", "came_during", "apart"), ROUNDS.values(), ids=ROUNDS)
+def test_a_slot_costs_those_whom_it_delays(cycle: float, came_during: float, apart: float) -> None:
+    measured = before = after(MIXED)
     for _ in range(60):
-        measured = measured.rested(0.02)
-    assert measured.seconds(now=102.0).fixed == pytest.approx(0.03, rel=0.05)
-    for _ in range(60):
-        measured = measured.rested(0.0)
-    assert measured.seconds(now=102.0).fixed == pytest.approx(0.01, rel=0.05)
+        measured = measured.shared(cycle, came_during, 0.02)
+    seconds, without = measured.seconds(now=102.0), before.seconds(now=102.0)
+    assert seconds.per_row == without.per_row
+    assert seconds.fixed == pytest.approx(without.fixed + apart, rel=0.01)
 
 
 def test_a_night_without_requests_is_forgotten_in_a_few_steps() -> None:
-    measured = after(MIXED).rested(30_000.0)
+    measured = after(MIXED).shared(30_000.0, 0.0, 0.015)
     for _ in range(20):
-        measured = measured.rested(0.0)
-    assert measured.idle < 0.002
+        measured = measured.shared(0.015, 0.0, 0.015)
+    assert measured.apart < 0.002

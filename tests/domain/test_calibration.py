@@ -65,6 +65,16 @@ def test_drafting_ends_behind_the_guess_that_makes_the_next_a_loss() -> None:
     assert stop.ends((SURE,) * 9)
 
 
+def test_a_session_that_does_worse_than_others_ends_sooner() -> None:
+    calibration = taught()
+    usual, worse = calibration.stop(0.2), calibration.stop(0.2, level=0.3)
+    assert usual.acceptance == pytest.approx(calibration.acceptance)
+    assert all(lower < higher for lower, higher in zip(worse.acceptance, usual.acceptance, strict=True))
+    assert worse.least > usual.least
+    assert worse.ends((SURE,) * 2)
+    assert not usual.ends((SURE,) * 2)
+
+
 def test_where_a_token_costs_nothing_drafting_ends_only_with_k() -> None:
     assert not taught().stop(marginal_share=0.0).ends((UNSURE,) * 20)
 
@@ -125,7 +135,7 @@ def test_a_known_draft_may_go_on_to_the_most_and_stops_by_what_a_token_must_earn
     costs = mean.why.costs
     assert costs is not None
     rate = (1 + sum(mean.survivals)) / costs.cost(mean.k)
-    assert choice.stop.least == pytest.approx(rate * costs.per_token / believing(20).shared.calibration.mean)
+    assert choice.stop.least == pytest.approx(rate * costs.per_token / mean.survivals[0])
     assert choice.stop.ends((SURE, SURE, SURE, UNSURE, UNSURE))
     assert not choice.stop.ends((SURE, SURE))
 

@@ -269,14 +269,15 @@ def test_a_draft_that_is_never_or_always_right_settles_k_but_for_probes(alpha: f
     assert played[200:].count(k) >= 196
 
 
-@pytest.mark.parametrize("alpha", [0.3, 0.5, 0.8, 0.9])
-def test_k_hardly_moves_where_acceptance_does_not(alpha: float) -> None:
+@pytest.mark.parametrize(("alpha", "most"), [(0.3, 0.05), (0.5, 0.08), (0.8, 0.05), (0.9, 0.05)])
+def test_k_hardly_moves_where_acceptance_does_not(alpha: float, most: float) -> None:
+    """At .5, where proposals are worth as much as plain decoding, a little more."""
     changes = []
     for seed in range(4):
         lookahead = Lookahead()
         played = list(rounds(lookahead, alpha, 600, seed, listening=True))[100:]
         changes.append(sum(a != b for a, b in pairwise(played)) / len(played))
-    assert mean(changes) <= 0.05
+    assert mean(changes) <= most
 
 
 def test_a_collapse_of_acceptance_is_noticed_within_twenty_rounds() -> None:
@@ -433,3 +434,14 @@ def test_sessions_that_are_alike_share_one_belief() -> None:
         list(rounds(cell.begin(), 0.8, 40, seed))
     own = cell.begin()
     assert cell.belief.acceptance.survivals(8, ALIKE) == cell.belief.acceptance.survivals(8, own._own)
+
+
+def test_the_first_token_of_a_run_waits_for_others_and_tells_nothing_of_what_going_on_costs() -> None:
+    lookahead = Lookahead()
+    for now in range(4):
+        lookahead.choose(WIDE, 16, float(now), warm=False)
+        for seconds in (0.030, 0.015, 0.015):
+            lookahead.learn(Round(0, 0, 1, 0.0, seconds, seconds=seconds), float(now), warm=False)
+    model = lookahead.belief.costs.plain
+    assert model is not None
+    assert model.seconds(0, 1) == pytest.approx(0.015, rel=0.02)

@@ -8,7 +8,7 @@ from tests.domain.simulated_world import BASE, changed
 from tandem_operator.domain.decision import Share
 from tandem_operator.domain.policy import KEPT, Terms, build, keep
 from tandem_operator.domain.progress import SpeculationState
-from tandem_operator.domain.revision import Revision, RoleHash
+from tandem_operator.domain.revision import Revision, RoleHash, draft_values
 from tandem_operator.domain.spec import parse
 
 SHARED = {
@@ -49,6 +49,17 @@ def test_the_policy_is_as_the_contract_writes_it() -> None:
         "control": {"offPercent": 5, "slotSeconds": 20},
         "exactness": {"sampleBasisPoints": 100},
     }
+
+
+@pytest.mark.parametrize("method", ["NGram", "Suffix"])
+def test_a_lookup_is_every_revisions_and_has_no_pods(method: str) -> None:
+    spec = parse({"target": BASE["target"], "draft": {"method": method}})
+    assert draft_values(spec.draft) is None
+    revisions = build(replace(TERMS, spec=spec), [], number=1)["revisions"]
+    assert revisions == [
+        {"name": "6f2c9a41", "target": "91ab02c4", "draft": "0be3fa77", "weight": 90, **PLAIN, "lookups": [method]},
+        {"name": "b07d51ee", "target": "91ab02c4", "draft": "77aa0c12", "weight": 10, **PLAIN, "lookups": [method]},
+    ]
 
 
 def test_the_same_content_keeps_its_number_and_another_gets_the_next() -> None:

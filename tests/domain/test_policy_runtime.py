@@ -28,7 +28,7 @@ from tandem_runtime.domain.policy import (
     choose_verification,
     parse_policy,
 )
-from tandem_runtime.domain.tokens import Verification
+from tandem_runtime.domain.tokens import Drafter, Verification
 
 STABLE = PairRevision(RevisionName("6f2c9a41"), RoleHash("91ab02c4"), RoleHash("0be3fa77"), 90)
 CANARY = PairRevision(RevisionName("b07d51ee"), RoleHash("91ab02c4"), RoleHash("77aa0c12"), 10)
@@ -120,6 +120,13 @@ def test_what_is_left_out_has_its_default(path: str, expected: Policy) -> None:
     assert parse_policy(changed(path, ...)) == expected
 
 
+def test_a_revision_may_have_lookups_beside_its_draft_or_alone() -> None:
+    both = parse_policy(changed("revisions.0.lookups", ["Suffix"])).revisions[0]
+    alone = replace(parse_policy(changed("revisions.0.lookups", ["NGram", "Suffix"])).revisions[0], draft=None)
+    assert both.drafters == (Drafter.MODEL, Drafter.SUFFIX)
+    assert alone.drafters == (Drafter.NGRAM, Drafter.SUFFIX)
+
+
 def test_a_pair_may_have_no_draft() -> None:
     for value in (None, ...):
         assert parse_policy(changed("revisions.0.draft", value)).revisions[0].draft is None
@@ -146,6 +153,10 @@ def test_a_pair_may_have_no_draft() -> None:
         ("revisions.1.weight", 11, "revisions[].weight"),
         ("revisions.1.weight", 101, "revisions[1].weight"),
         ("revisions.1.shadow", True, "revisions[1].weight"),
+        ("revisions.0.lookups", "Suffix", "revisions[0].lookups"),
+        ("revisions.0.lookups", ["Model"], "revisions[0].lookups"),
+        ("revisions.0.lookups", [["Suffix"]], "revisions[0].lookups"),
+        ("revisions.0.lookups", ["Suffix", "Suffix"], "revisions[0].lookups"),
         ("revisions.1.speculate", "no", "revisions[1].speculate"),
         ("assignment", "Load", "assignment"),
         ("speculation", [], "speculation"),
@@ -206,7 +217,7 @@ def test_the_first_no_is_the_reason(
     policy = replace(POLICY, speculation=speculation)
     revision = replace(STABLE, speculate=speculate)
     allowed = allowance(policy, revision, wish, has_draft=has_draft, slot_on=slot_on)
-    expected = Allowance(Bounds(2, 6, Mode.AUTO, 0.025, Overlap.AUTO)) if withheld is None else Allowance(OFF, withheld)
+    expected = Allowance(Bounds(2, 6, Mode.AUTO, 0.025, overlap=Overlap.AUTO)) if withheld is None else Allowance(OFF, withheld)
     assert allowed == expected
 
 
@@ -225,7 +236,7 @@ def test_the_first_no_is_the_reason(
 def test_a_request_narrows_the_bounds_and_never_widens_them(wish: OwnWish, bounds: tuple[int, int]) -> None:
     policy = replace(POLICY, speculation=replace(FREE, mode=SpeculationMode.ALWAYS))
     allowed = allowance(policy, STABLE, wish, has_draft=True, slot_on=True)
-    assert allowed == Allowance(Bounds(*bounds, Mode.ALWAYS, 0.025, Overlap.AUTO))
+    assert allowed == Allowance(Bounds(*bounds, Mode.ALWAYS, 0.025, overlap=Overlap.AUTO))
 
 
 BOTH = (Verification.COUPLED, Verification.REJECTION)

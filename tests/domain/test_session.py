@@ -351,13 +351,13 @@ def test_a_lost_target_is_opened_again_from_the_committed_tokens() -> None:
     assert openings == [(), (5, 3, 1, 2, 3, 0)]
 
 
-def test_a_target_is_opened_with_the_requests_adapter_each_time_and_a_draft_without() -> None:
+def test_target_and_draft_are_opened_with_the_requests_adapter_each_time() -> None:
     adapter = AdapterDigest("sha256:a")
     played = Bench(chain, lame, [3], [(Verify, 1)]).play(Session(request(adapter=adapter)))
     openings = [command for command in played.commands if isinstance(command, OpenTarget | OpenDraft)]
     asked = [(type(opening), opening.request.adapter) for opening in openings]
     assert asked.count((OpenTarget, adapter)) == 2
-    assert set(asked) == {(OpenTarget, adapter), (OpenDraft, None)}
+    assert set(asked) == {(OpenTarget, adapter), (OpenDraft, adapter)}
 
 
 def test_a_target_that_is_lost_again_and_again_fails_the_request() -> None:

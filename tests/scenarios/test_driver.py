@@ -20,7 +20,7 @@ from tandem_runtime.domain.errors import (
     TandemError,
     TargetLost,
 )
-from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead, Mode
+from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead, Mode, Shared
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.states import State
 from tandem_runtime.domain.stopping import Endings
@@ -154,7 +154,7 @@ class ChainDraft(Failing):
         return Proposal(tuple(held[known:]), draft_seconds=0.004 * request.k)
 
     async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
-        raise AssertionError("a driver never asks for scores")
+        raise AssertionError("only of a draft that listens are scores asked")
 
 
 @dataclass
@@ -453,3 +453,71 @@ async def test_the_shared_belief_learns_from_every_round() -> None:
     costs = stage.lookahead.belief.costs
     assert costs.draft_token is not None
     assert costs.draft_token.level == pytest.approx(0.004)
+
+
+@dataclass
+class ListeningDraft(ChainDraft):
+    """Would have proposed `right` of what it is asked about, and says when it was asked."""
+
+    right: bool = False
+    scored: list[tuple[int, int]] = field(default_factory=list)
+
+    async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
+        await self.called("score")
+        held = self.holds[request.session]
+        held[self.prompt_tokens + request.base :] = request.ids
+        self.scored.append((request.base, len(request.ids)))
+        return (self.right,) * len(request.ids)
+
+
+@dataclass
+class YieldingTarget(ChainTarget):
+    """Gives others a turn before each token, as one that computes does."""
+
+    async def called(self, name: str) -> None:
+        await super().called(name)
+        for _ in range(4):
+            await asyncio.sleep(0)
+
+
+def unconvinced(*, right: bool, faults: dict[int, Fault] | None = None) -> tuple[Stage, ListeningDraft]:
+    """A session that begins where proposals do not pay, as far as is known: costs are, and acceptance is low."""
+    draft = ListeningDraft(right=right, faults=faults or {})
+    stage = Stage(target=YieldingTarget(), draft=draft, bounds=Bounds(1, 8))
+    stage.session = Session(replace(stage.request, endings=Endings(64)))
+    cell = Shared()
+    for k in (4, 0) * 20:
+        round = Round(
+            *(k, 0, 1, 0.02, 0.019),
+            forward_seconds=0.018 if k else 0.0,
+            drafting_seconds=0.004 * k,
+            seconds=0.019 + 0.004 * k if k else 0.015,
+        )
+        cell.begin().learn(round, 100.0, warm=True)
+    cell.hear(matched=0, examined=64)
+    stage.lookahead = cell.begin()
+    return stage, draft
+
+
+async def test_while_nothing_is_proposed_the_draft_listens_beside_the_run() -> None:
+    stage, draft = unconvinced(right=False)
+    await stage.answer()
+    assert draft.scored == [(base, 8) for base in range(draft.scored[0][0], 56, 8)][: len(draft.scored)]
+    assert len(draft.scored) >= 4
+    assert (draft.holds, sum(round.proposed for round in stage.observer.rounds)) == ({}, 0)
+
+
+async def test_a_draft_that_is_heard_to_be_right_is_asked_again_and_the_text_stays() -> None:
+    stage, _ = unconvinced(right=True)
+    text = await stage.answer()
+    proposing = [number for number, round in enumerate(stage.observer.rounds) if round.proposed]
+    assert 8 <= proposing[0] <= 30
+    alone, _ = unconvinced(right=False)
+    assert text == await alone.answer()
+
+
+async def test_a_draft_that_fails_while_it_listens_costs_nothing_but_its_help() -> None:
+    stage, draft = unconvinced(right=True, faults={1: raising(DraftLost("gone"))})
+    text = await stage.answer()
+    assert draft.calls == ["open", "score", "close"]
+    assert len(text.split()) == 64

@@ -1,6 +1,7 @@
 """`serve --drafter` in one process over the trained pair's target: the same texts with the drafter on and off."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,10 +11,11 @@ import httpx
 import pytest
 
 from tandem_runtime import main
-from tandem_runtime.domain.policy import Drafter
+from tandem_runtime.domain.tokens import Drafter
 from tandem_runtime.serve import serve_pair
 
-TARGET = Path(__file__).parents[2] / "examples" / "pairs" / "target"
+PAIRS = Path(__file__).parents[2] / "examples" / "pairs"
+TARGET, DRAFT = PAIRS / "target", PAIRS / "draft-good"
 SAID = "The statement guarantees that if the statement returns, the statement returns the value. "
 
 
@@ -57,6 +59,25 @@ async def test_texts_are_the_same_with_the_drafter_on_and_off(drafter: str) -> N
     assert proposed > 0
 
 
+async def test_a_model_and_a_lookup_by_turns_change_no_text() -> None:
+    auto = ("--draft", str(DRAFT), "--drafter", "auto", "--mode", "Always", "--min-draft-tokens", "3")
+    async with serving(*auto) as (http, admin):
+        for asked in (
+            {"temperature": 0},
+            {"temperature": 0.8, "seed": 5},
+            {"temperature": 1.3, "seed": 6, "top_p": 0.9, "prompt": "In the context of"},
+        ):
+            on = await completed(http, **asked)
+            off = await completed(http, **asked, speculation={"off": True})
+            assert on["choices"] == off["choices"]
+        (revision,) = (await http.get("/v1/speculation")).json()["revisions"]
+        metrics = (await http.get(f"{admin}/metrics")).text
+    assert (revision["drafters"], revision["drafts"]) == (["Model", "Suffix"], 1)
+    for drafter in revision["drafters"]:
+        labels = f'{{arm="on",drafter="{drafter}",revision="local"}}'
+        assert re.search(rf"^tandem_spec_decode_num_accepted_tokens_total{labels} [1-9]", metrics, re.MULTILINE)
+
+
 @pytest.mark.parametrize("verification", ["Rejection", "Block"])
 async def test_greedy_texts_are_the_same_by_every_rule(verification: str) -> None:
     async with serving("--drafter", "suffix", "--mode", "Always", "--verification", verification) as (http, _):
@@ -81,5 +102,5 @@ async def test_status_and_metrics_name_the_drafter(drafter: str, name: Drafter) 
         await completed(http, temperature=0)
         (revision,) = (await http.get("/v1/speculation")).json()["revisions"]
         metrics = (await http.get(f"{admin}/metrics")).text
-    assert (revision["drafter"], revision["drafts"], revision["speculating"]) == (name, 1, True)
-    assert f'tandem_drafter_info{{drafter="{name}",revision="local"}} 1.0' in metrics
+    assert (revision["drafters"], revision["drafts"], revision["speculating"]) == ([name], 0, True)
+    assert f'tandem_spec_decode_num_drafts_total{{arm="on",drafter="{name}",revision="local"}}' in metrics

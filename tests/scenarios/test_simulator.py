@@ -11,13 +11,13 @@ import pytest
 from benchmarks.recorded import Outcomes
 from benchmarks.simulator.acceptance import Recorded, chance
 from benchmarks.simulator.clock import Stalled, VirtualClock, run_virtually
-from benchmarks.simulator.costs import FLAT, StepCost, speed_up
-from benchmarks.simulator.oracle import Fixed
+from benchmarks.simulator.costs import CROWDED, FLAT, StepCost, speed_up
+from benchmarks.simulator.oracle import Fixed, Watched
 from benchmarks.simulator.stations import Device, Need, Station
 from benchmarks.simulator.world import ON, Books, Setting, World
 
 from tandem_runtime.domain.batching import Claim
-from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead, Shared
+from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead, Rule, Shared
 
 STEP = 0.01
 QUIET = replace(FLAT, noise=0.0)
@@ -132,7 +132,7 @@ def test_a_long_prompt_is_read_in_chunks_beside_those_who_decode() -> None:
         long, short = await asyncio.gather(end(Need(600)), end(Need(1)))
         return long, short
 
-    assert run_virtually(main) == (pytest.approx(3 * STEP), pytest.approx(STEP))
+    assert run_virtually(main) == pytest.approx((3 * STEP, STEP))
 
 
 def test_stations_on_one_device_take_turns() -> None:
@@ -206,3 +206,9 @@ def test_a_recorded_trace_is_served_as_it_was_recorded() -> None:
 
     assert trace.is_lookup
     assert run_virtually(main)[:2] == [(2, 2, (0.5, 0.5)), (4, 1, (0.5, 0.5))]
+
+
+def test_sessions_that_share_a_target_do_not_keep_each_other_proposing_what_is_always_wrong() -> None:
+    rule = Watched()
+    serve(lambda world: world.closed_loop(4, 2), Setting(seed=31, rig=CROWDED), rule=rule, alpha=0.0)
+    assert rule.rules.count(Rule.PAYS) < 0.1 * len(rule.rules)

@@ -13,7 +13,7 @@ import httpx
 from tandem_runtime.admin import http_server
 from tandem_runtime.domain.evidence import Ledger, StratumFields
 from tandem_runtime.domain.policy import ControlPolicy, ExactnessPolicy, Policy, SpeculationMode, SpeculationPolicy
-from tandem_runtime.domain.tokens import Incarnation, TokenId
+from tandem_runtime.domain.tokens import Drafter, Incarnation, TokenId
 from tandem_runtime.engines.adapters import Adapters
 from tandem_runtime.engines.scripted import Script, ScriptedModel
 from tandem_runtime.engines.sessions import EngineFacts
@@ -111,6 +111,7 @@ async def running_gateway(
     target: StepModel | Script,
     draft: StepModel | Script | Lookup | None = None,
     *,
+    lookups: Sequence[Lookup] = (),
     table: Sequence[bytes] = LETTERS,
     end_tokens: Sequence[TokenId] = (),
     speculation: SpeculationPolicy | None = None,
@@ -123,18 +124,18 @@ async def running_gateway(
 ) -> AsyncIterator[Running]:
     clock = ShiftedClock()
     model = local(target, "target", end_tokens=end_tokens, max_length=max_length, table=table, adapters=adapters)
-    guesser: LocalModel | Lookup | None
-    if draft is None or isinstance(draft, Lookup):
-        guesser = draft
-    else:
+    guesser: LocalModel | None = None
+    if draft is not None and not isinstance(draft, Lookup):
         guesser = local(draft, "draft", end_tokens=end_tokens, max_length=draft_length, table=table)
-    with local_fleet(model, guesser, clock=clock) as fleet:
+    lookups = [*([draft] if isinstance(draft, Lookup) else []), *lookups]
+    drafters = [*([] if guesser is None else [Drafter.MODEL]), *(lookup.drafter for lookup in lookups)]
+    with local_fleet(model, guesser, lookups, clock=clock) as fleet:
         gateway = Gateway(
             tokenizer=TableTokenizer(table, end_tokens=frozenset(end_tokens)),
             in_force=PolicyInForce(
                 local_policy(
                     "chat",
-                    drafter=None if guesser is None else guesser.drafter,
+                    drafters=drafters,
                     speculation=speculation or SpeculationPolicy(),
                     control=control or ControlPolicy(off_percent=0),
                     exactness=ExactnessPolicy(0),

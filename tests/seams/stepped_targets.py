@@ -131,7 +131,7 @@ class Stated(Measured):
     def learned(self, rows: int, seconds: float, *, now: float) -> Measured:
         return self
 
-    def rested(self, seconds: float) -> Measured:
+    def shared(self, cycle: float, came_during: float, step: float) -> Measured:
         return self
 
 

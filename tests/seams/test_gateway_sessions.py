@@ -281,6 +281,18 @@ async def test_while_speculation_is_off_the_draft_scores_what_is_emitted() -> No
     assert sum(stratum["acceptance"]["examined"]) == 0
 
 
+async def test_speculation_shows_why_this_k_for_each_segment() -> None:
+    async with running_gateway(chain_logits, chain_logits, speculation=always(4)) as running:
+        await running.plain(prompt="b", max_tokens=30, temperature=0)
+        await running.plain(prompt="b", max_tokens=30, temperature=1)
+        (revision,) = (await running.http.get("/v1/speculation")).json()["revisions"]
+    warm, greedy = revision["segments"]
+    assert [warm["heat"], greedy["heat"], greedy["adapter"]] == ["Warm", "Greedy", None]
+    assert (greedy["k"], greedy["rule"], len(greedy["survivals"]), len(greedy["speedUps"])) == (4, "Always", 4, 4)
+    assert sorted(greedy["costs"]) == ["draftToken", "plainToken", "round", "verifyToken"]
+    assert all(0 < chance <= 1 for chance in greedy["survivals"])
+
+
 async def test_a_revision_in_shadow_is_scored_and_serves_nobody() -> None:
     async with running_gateway(chain_logits, chain_logits, speculation=always(4)) as running:
         stable = running.gateway.in_force.policy.revisions[0]  # type: ignore[union-attr]

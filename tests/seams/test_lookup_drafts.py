@@ -1,14 +1,15 @@
 """The drafts without a model as a driver meets them: their port, one-hot proposals, tenants, and what they rule out."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
 from tandem_runtime.domain.errors import DraftLost
-from tandem_runtime.domain.policy import Drafter
 from tandem_runtime.domain.suffix import EarlierOutputs
 from tandem_runtime.domain.tokens import (
     Capabilities,
+    Drafter,
     Incarnation,
     OpenSession,
     Proposal,
@@ -146,6 +147,28 @@ async def test_an_earlier_output_serves_its_own_tenant_only() -> None:
         await draft.open(opening(tenant=tenant, prompt=(60, 22, 23, 24)))
         found.append(await proposed(draft, 0, (), 2))
     assert found == [(25, 26), (), ()]
+
+
+async def test_an_earlier_output_serves_sessions_of_its_own_adapter_only() -> None:
+    draft = draft_of(Drafter.SUFFIX)
+    await draft.open(replace(opening(tenant="mine", prompt=(1,)), adapter="sha256:legal"))
+    await proposed(draft, 0, tuple(range(20, 40)), 2)
+    await draft.close(SessionId("a"))
+    found = []
+    for adapter in ("sha256:legal", "sha256:other", None):
+        await draft.open(replace(opening(tenant="mine", prompt=(60, 22, 23, 24)), adapter=adapter))
+        found.append(await proposed(draft, 0, (), 2))
+    assert found == [(25, 26), (), ()]
+
+
+async def test_a_lookup_says_what_it_believes_of_its_guess() -> None:
+    for drafter in DRAFTERS:
+        draft = draft_of(drafter)
+        await draft.open(opening())
+        proposal = await draft.propose(ProposeRound(SessionId("a"), Incarnation(drafter), 0, (), 3))
+        assert proposal.drafter is drafter
+        assert len(proposal.survivals) == 3
+        assert 1 > proposal.survivals[0] > proposal.survivals[1] > proposal.survivals[2] > 0
 
 
 async def test_what_was_proposed_and_not_committed_is_not_kept() -> None:

@@ -14,6 +14,7 @@ BENCHMARKS = (
     "coupled_verify",
     "disable_latency",
     "drafters",
+    "early_stop",
     "edits",
     "engine_cpu",
     "engine_profile",

@@ -252,7 +252,7 @@ async def test_the_bonus_token_is_not_an_accepted_token() -> None:
         metrics = running.gateway.books.metrics.render().decode()
     counts = {name: reply["speculation"][name] for name in ("rounds", "proposed", "accepted", "rejections")}
     assert counts == {"rounds": 10, "proposed": 40, "accepted": 40, "rejections": 0}
-    labels = '{arm="on",revision="local"}'
+    labels = '{arm="on",drafter="Model",revision="local"}'
     assert f"tandem_spec_decode_num_draft_tokens_total{labels} 40.0" in metrics
     assert f"tandem_spec_decode_num_accepted_tokens_total{labels} 40.0" in metrics
     assert f"tandem_spec_decode_num_drafts_total{labels} 10.0" in metrics

@@ -12,9 +12,16 @@ from benchmarks.recorded import NotATrace, Outcomes, Trace, read_trace, read_tra
 from tests.seams.port_models import PAIRS
 from tests.seams.port_words import draft_of, opening, plain, propose_of, round_of, target_of
 
-from tandem_runtime.domain.policy import Drafter
 from tandem_runtime.domain.suffix import NGramText, SuffixText, Text
-from tandem_runtime.domain.tokens import Capabilities, Incarnation, SamplingParameters, ScoreTokens, SessionId, TokenId
+from tandem_runtime.domain.tokens import (
+    Capabilities,
+    Drafter,
+    Incarnation,
+    SamplingParameters,
+    ScoreTokens,
+    SessionId,
+    TokenId,
+)
 from tandem_runtime.drafters import LookupDraft
 from tandem_runtime.engines.sampler import Law
 

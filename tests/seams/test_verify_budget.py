@@ -1,8 +1,9 @@
 """Proposals that share a target's step: which of their tokens are judged, and what the verdict then says."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import pytest
 from tests.seams.stepped_targets import (
@@ -35,6 +36,7 @@ from tandem_runtime.ports import Logits, Row, TargetEngine
 from tandem_runtime.wire.client import RemoteTarget
 from tandem_runtime.wire.roles import TargetRole
 
+Result = TypeVar("Result")
 GOOD, BAD = (0.9, 0.8, 0.7, 0.6, 0.5), (0.3, 0.1, 0.03, 0.01, 0.001)
 
 
@@ -259,24 +261,30 @@ class RowByRow(ScriptedModel):
         return super().forward(rows)
 
 
+async def in_one_turn(target: BatchedTarget, asked: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """All that is asked at once, by a loop that has no thread and takes its turns here."""
+    tasks = [asyncio.create_task(each) for each in asked]
+    await asyncio.sleep(0)
+    target.loop.turn()
+    target.loop.send()
+    return await asyncio.gather(*tasks)
+
+
 async def test_steps_teach_what_rows_cost() -> None:
     """Where a step is nothing but its rows, a guess is worth less than the plain token of a row, and goes."""
     clock = Ticking()
-    with BatchedTarget(RowByRow(clock), FACTS, clock=clock) as target:
-        for name, first in (("a", 1), ("b", 2)):
-            await target.open(opening(name, Asked(first, Proposal(), ())))
-        offsets = {"a": 0, "b": 0}
-        unjudged = []
-        for number in range(30):
-            ids = GUESSES[: 1 + number % 5]
-            asked = [
-                VerifyRound(SessionId(name), LIFE, number, offset, Proposal(ids), GOOD[: len(ids)])
-                for name, offset in offsets.items()
-            ]
-            verdicts = await asyncio.gather(*map(target.verify, asked))
-            offsets = {
-                name: verdict.offset + verdict.accepted + 1 for name, verdict in zip("ab", verdicts, strict=True)
-            }
-            unjudged.append(min(verdict.unjudged for verdict in verdicts) == len(ids))
+    target = BatchedTarget(RowByRow(clock), FACTS, clock=clock)
+    await in_one_turn(target, [target.open(opening(name, Asked(at, Proposal(), ()))) for at, name in enumerate("ab")])
+    offsets = {"a": 0, "b": 0}
+    unjudged = []
+    for number in range(30):
+        ids = GUESSES[: 1 + number % 5]
+        asked = [
+            VerifyRound(SessionId(name), LIFE, number, offset, Proposal(ids), (0.5,) * len(ids))
+            for name, offset in offsets.items()
+        ]
+        verdicts = await in_one_turn(target, [target.verify(each) for each in asked])
+        offsets = {name: verdict.offset + verdict.accepted + 1 for name, verdict in zip("ab", verdicts, strict=True)}
+        unjudged.append(min(verdict.unjudged for verdict in verdicts) == len(ids))
     assert unjudged[:8] == [False] * 8, "costs are not believed before"
     assert unjudged[20:] == [True] * 10

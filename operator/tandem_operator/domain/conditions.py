@@ -210,9 +210,9 @@ def _speculation_active(view: View) -> GateResult:
     held, serving = view.decision.progress.breaker, view.serving
     if held.state is not SpeculationState.ACTIVE:
         return GateResult(_FALSE, str(held.reason), f"{held.state}: {held.note}")
-    if serving is None or serving.pair.draft is None:
+    if serving is None:
         return GateResult(_FALSE, "NotServingYet", "no pair serves yet")
-    if not view.ready(Role.DRAFT, serving.pair.draft):
+    if serving.pair.draft is not None and not view.ready(Role.DRAFT, serving.pair.draft):
         return GateResult(_FALSE, "DraftNotReady", "no draft pod is ready; the target serves alone")
     return GateResult(_TRUE, str(held.reason), held.note or "on since this revision serves")
 

@@ -107,7 +107,7 @@ def _facts(at: Situation, course: Course, name: str, pair: Revision) -> breaker.
         next_policy=at.next_policy,
         mode=spec.speculation.mode,
         compatible=gates.compatible(pair, at.seen.pods).verdict is not GateVerdict.CLOSED,
-        draft_ready=None if pair.draft is None else at.ready(Role.DRAFT, pair.draft) > 0,
+        draft_ready=_draft_ready(at, pair),
         acceptance=found.acceptance,
         requests=found.requests,
         served=0 if found.sums is None else found.sums.requests,
@@ -120,6 +120,13 @@ def _facts(at: Situation, course: Course, name: str, pair: Revision) -> breaker.
         preempting=any(pod.preempting for pod in targets),
         switch=course.switch,
     )
+
+
+def _draft_ready(at: Situation, pair: Revision) -> bool | None:
+    """A lookup is ready wherever a gateway is."""
+    if at.spec.draft.looks_up:
+        return True
+    return None if pair.draft is None else at.ready(Role.DRAFT, pair.draft) > 0
 
 
 def _most(values: Iterable[int | None]) -> int | None:

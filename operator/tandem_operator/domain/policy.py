@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tandem_operator.domain.decision import JsonObject, Share
 from tandem_operator.domain.progress import SpeculationState
 from tandem_operator.domain.revision import Revision
-from tandem_operator.domain.spec import Spec, SpeculationMode, Verification
+from tandem_operator.domain.spec import Draft, Spec, SpeculationMode, Verification
 
 VERSION = 1
 KEPT = 10
@@ -60,7 +60,9 @@ def _content(terms: Terms) -> dict[str, object]:
         "version": VERSION,
         "servedModelName": terms.spec.served_model_name or terms.name,
         "salt": terms.salt,
-        "revisions": [_revision(share, terms.pairs[share.revision]) for share in terms.shares],
+        "revisions": [
+            _revision(share, terms.pairs[share.revision]) | _lookups(terms.spec.draft) for share in terms.shares
+        ],
         "assignment": "Request" if len(targets) == 1 else "Session",
         "speculation": {
             "state": STATES[terms.state],
@@ -84,6 +86,11 @@ def _revision(share: Share, pair: Revision) -> dict[str, object]:
         "shadow": share.shadow,
         "speculate": share.speculate,
     }
+
+
+def _lookups(draft: Draft) -> dict[str, object]:
+    """Every revision's: they belong to no pod, so that none is without them while another pair is rolled out."""
+    return {"lookups": [str(draft.method)]} if draft.looks_up else {}
 
 
 def _verification(asked: Verification) -> Verification:

@@ -89,8 +89,8 @@ def target_values(target: Target) -> JsonObject:
 
 
 def draft_values(draft: Draft) -> JsonObject | None:
-    """What is hashed of a draft, normalised; None where there is none."""
-    if draft.model is None or draft.method is DraftMethod.NONE:
+    """What is hashed of a draft, normalised; None where it has no pods: lookups are policy, as they change no text."""
+    if draft.model is None or draft.method is not DraftMethod.MODEL:
         return None
     return _normalised(
         {

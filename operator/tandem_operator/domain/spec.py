@@ -36,9 +36,11 @@ class Engine(StrEnum):
 
 
 class DraftMethod(StrEnum):
-    """Where proposals come from; `NONE` is a target that serves alone."""
+    """Where proposals come from: pods of a model, a lookup within each gateway, or nowhere."""
 
     MODEL = "Model"
+    NGRAM = "NGram"
+    SUFFIX = "Suffix"
     NONE = "None"
 
 
@@ -126,7 +128,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """`model` is there exactly when `method` is `MODEL`."""
+    """`model` is there exactly when `method` is `MODEL`: the others have no pods."""
 
     method: DraftMethod = DraftMethod.MODEL
     model: Model | None = None
@@ -137,6 +139,11 @@ class Draft:
     placement: Placement = field(default_factory=Placement)
     resources: Resources = field(default_factory=Resources)
     pod_template: JsonObject = field(default_factory=dict)
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether every gateway proposes by itself."""
+        return self.method in (DraftMethod.NGRAM, DraftMethod.SUFFIX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

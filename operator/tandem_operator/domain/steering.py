@@ -412,8 +412,9 @@ def _question(at: Situation, course: Course, weighed: evidence.Evidence | None) 
     moved, spec = course.progress.rollout, at.spec
     pair, stable, step = at.pair(moved.revision), at.stable, rollout.step_of(moved, spec.canary)
     shares_target = moved.surge is Surge.SHARED_TARGET
-    can_speculate = pair is not None and pair.draft is not None and spec.speculation.mode is not SpeculationMode.OFF
-    stable_speculates = stable is not None and stable.pair.draft is not None
+    looks_up, mode = spec.draft.looks_up, spec.speculation.mode
+    can_speculate = pair is not None and (pair.draft is not None or looks_up) and mode is not SpeculationMode.OFF
+    stable_speculates = stable is not None and (stable.pair.draft is not None or looks_up)
     last = rollout.is_last(moved, spec.canary)
     return health.Question(
         analysis=spec.canary.analysis,

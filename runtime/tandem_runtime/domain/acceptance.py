@@ -18,7 +18,7 @@ Where levels jump to is learnt: the *climate* is the long memory of where they h
 
     survival s_i = E[g^(w_1 + ... + w_i)]    over the belief, so that doubt about the level is in it
 
-Positions differ. w_j (1 for the first) multiplies the failures of position j: a_j = g^(w_j), proportional hazards (Cox
+Positions differ. w_j, about 1, multiplies the failures of position j: a_j = g^(w_j), proportional hazards (Cox
 1972). Its logarithm follows the gradient of the likelihood, d log L / d log w_j ~ (failed - expected to fail), so that
 survivals are calibrated position by position. Sessions differ. A session multiplies all its failures by a frailty u
 (Vaupel 1979) with mean 1: u = (1/v + failed) / (1/v + expected), where v, the variance of u among sessions, is measured
@@ -60,6 +60,8 @@ CLIMATE_SHARE: Final = 0.9
 TILT_STEP: Final = 0.02
 SLOWLY_EVERY: Final = 4
 """Rounds: what hardly changes, how positions differ and where levels have been, is told soon enough by one in four."""
+TILT_KEPT: Final = 0.9995
+"""What all positions have in common is the level's to tell, not theirs."""
 TILT_MOST: Final = 2.0
 GRAIN: Final = 0.05
 """Exponents are rounded to so much of their logarithm, so that their powers are computed once."""
@@ -71,6 +73,9 @@ LEAST_VARIANCE: Final = 0.05
 """Below it what a session did says less than what it costs to listen."""
 OPEN: Final = 0.1
 """Of a belief that is loosened: too little to propose for it alone, enough for some tokens to turn it."""
+PIECE: Final = 4
+MOST_PIECES: Final = 64
+"""Scored tokens are taken in pieces, as many as rounds examine; of a very long answer in so many."""
 LONGEST_STEP: Final = 64
 """Tokens after which a level may be anywhere that it may be at all, as far as K is concerned."""
 
@@ -78,7 +83,6 @@ GRID: Final[Array] = (1 - np.cos(np.pi * (np.arange(LEVELS) + 0.5) / LEVELS)) / 
 _SIZE: Final = len(PACES) * LEVELS
 _ONES: Final[Array] = np.ones(_SIZE)
 _LOG_GRID: Final[Array] = np.tile(np.log(GRID), len(PACES))
-_LOG_REST: Final[Array] = np.tile(np.log1p(-GRID), len(PACES))
 
 
 def _prior() -> Array:
@@ -122,7 +126,7 @@ class Acceptance:
     haunts: Array = field(default_factory=lambda: np.tile(_PRIOR, len(PACES)))
     """[pace x level]: where levels jump to, the climate and a little of everything; the same for each pace."""
     tilts: tuple[float, ...] = ()
-    """log w_j of the positions after the first, as far as they were examined."""
+    """log w_j, as far as positions were examined."""
     shape: tuple[int, ...] = ()
     """The tilts in whole grains."""
     kin: Kin = STRANGERS
@@ -142,37 +146,44 @@ class Acceptance:
         if not examined:
             return self, own
         expected = self.survivals(examined)
-        misses = examined - sum(credits)
+        failed = examined - sum(credits)
         failures = examined * (1 - expected[-1] ** (1 / examined))
         kin, kept = self.kin, OWN_KEPT**examined
         past, kin_kept = own.failed - own.expected, KIN_KEPT**examined
         kin = Kin(
-            kin.together * kin_kept + past * (misses - failures), kin.expected * kin_kept + own.expected * failures
+            kin.together * kin_kept + past * (failed - failures), kin.expected * kin_kept + own.expected * failures
         )
         hits = sum(map(mul, credits, _weights(self.shape, examined)))
-        chances = self._believed(hits, misses, examined)
+        chances = self._believed(hits, _misses(credits, self.shape), examined)
         haunts, tilts, shape = self.haunts, self.tilts, self.shape
         if self.rounds % SLOWLY_EVERY == 0:
             haunts = _haunted(haunts, chances, examined * SLOWLY_EVERY)
             tilts = _tilted(tilts, credits, expected)
             shape = tuple([_grains(tilt) for tilt in tilts])
-        after = Own(own.failed * kept + misses, own.expected * kept + failures)
+        after = Own(own.failed * kept + failed, own.expected * kept + failures)
         return Acceptance(chances, haunts, tilts, shape, kin, self.rounds + 1), after
 
     def heard(self, *, matched: int, examined: int) -> "Acceptance":
-        """After `examined` first guesses, of which `matched` would have been accepted."""
-        if examined <= 0:
-            return self
-        chances = self._believed(matched, examined - matched, examined)
-        return replace(self, chances=chances, haunts=_haunted(self.haunts, chances, examined))
+        """After `examined` first guesses, of which `matched` would have been accepted, evenly among them as far as is
+        told: so a level that jumped meanwhile is not believed to have done so after the last."""
+        pieces = min(-(-examined // PIECE), MOST_PIECES)
+        belief = self
+        for _ in range(pieces):
+            belief = belief._heard(matched / pieces, examined / pieces)
+        return belief
+
+    def _heard(self, matched: float, examined: float) -> "Acceptance":
+        first, missed, tokens = self.shape[:1] or (0,), round((examined - matched) / GRAIN), max(round(examined), 1)
+        chances = self._believed(matched * _weights(first, 1)[0], ((first[0], missed),), tokens)
+        return replace(self, chances=chances, haunts=_haunted(self.haunts, chances, tokens))
 
     def loosened(self) -> "Acceptance":
         """The same belief with a part of it held open: nothing was heard for long, and a level may have jumped."""
         return replace(self, chances=(1 - OPEN) * self.chances + OPEN / len(PACES) * self.haunts)
 
-    def _believed(self, hits: float, misses: float, examined: int) -> Array:
-        """The chances after tokens that were accepted `hits` and rejected `misses` times."""
-        chances = self.chances * _likelihoods(round(hits / GRAIN), round(misses / GRAIN))
+    def _believed(self, hits: float, misses: tuple[tuple[int, int], ...], examined: int) -> Array:
+        """The chances after as many tokens: the sum of the w_j of those accepted, and `_misses` of the others."""
+        chances = self.chances * _likelihoods(round(hits / GRAIN), misses)
         moved = _moves(min(examined, LONGEST_STEP)) @ (chances / (chances @ _ONES))
         return np.asarray(moved[:_SIZE] + moved[_SIZE:] * self.haunts)
 
@@ -194,19 +205,19 @@ def _grains(logarithm: float) -> int:
 
 def _tilted(tilts: tuple[float, ...], credits: Sequence[float], survivals: Sequence[float]) -> tuple[float, ...]:
     """The tilts after a round."""
-    last = tilts[-1] if tilts else 0.0
-    moved = list(tilts) + [last] * (len(credits) - 1 - len(tilts))
-    for position in range(1, len(credits)):
-        surprise = survivals[position] / survivals[position - 1] - credits[position]
-        moved[position - 1] = min(max(moved[position - 1] + TILT_STEP * surprise, -TILT_MOST), TILT_MOST)
+    moved = list(tilts) + [tilts[-1] if tilts else 0.0] * (len(credits) - len(tilts))
+    before = 1.0
+    for position, (credit, after) in enumerate(zip(credits, survivals, strict=False)):
+        tilt = TILT_KEPT * moved[position] + TILT_STEP * (after / before - credit)
+        moved[position] = min(max(tilt, -TILT_MOST), TILT_MOST)
+        before = after
     return tuple(moved)
 
 
 @lru_cache(maxsize=512)
 def _weights(shape: tuple[int, ...], positions: int) -> tuple[float, ...]:
     """w_1 ... w_n; a position without a tilt of its own has the last one's."""
-    known = [0, *shape]
-    known += [known[-1]] * (positions - len(known))
+    known = [*shape, *[shape[-1] if shape else 0] * (positions - len(shape))]
     return tuple([exp(grains * GRAIN) for grains in known[:positions]])
 
 
@@ -217,10 +228,24 @@ def _powers(shape: tuple[int, ...], frailty: int, positions: int) -> Array:
     return np.asarray(np.exp(np.outer(exponents, _LOG_GRID)))
 
 
+def _misses(credits: Sequence[float], shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """Of each position that did not stand for sure: log w_j, and how far it failed, both in grains."""
+    last = shape[-1] if shape else 0
+    return tuple(
+        [
+            (shape[position] if position < len(shape) else last, round((1 - credit) / GRAIN))
+            for position, credit in enumerate(credits)
+            if credit < 1
+        ]
+    )
+
+
 @lru_cache(maxsize=4096)
-def _likelihoods(hits: int, misses: int) -> Array:
-    """[pace x level]: of tokens that were accepted and rejected so often, in grains, up to a factor."""
-    logarithms = (hits * _LOG_GRID + misses * _LOG_REST) * GRAIN
+def _likelihoods(hits: int, misses: tuple[tuple[int, int], ...]) -> Array:
+    """[pace x level]: of tokens that were accepted and failed so, up to a factor."""
+    logarithms = hits * GRAIN * _LOG_GRID
+    for weight, failed in misses:
+        logarithms = logarithms + failed * GRAIN * np.log1p(-np.exp(exp(weight * GRAIN) * _LOG_GRID))
     return np.asarray(np.exp(logarithms - logarithms.max()))
 
 

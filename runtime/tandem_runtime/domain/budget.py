@@ -23,9 +23,13 @@ has many sessions fills its own share. With one tenant it is the rule above. How
 time is `domain.batching`'s: slots are charged as rows, whether they stand or not.
 
 **What steps cost** is measured: recursive least squares over the rows and seconds of past steps (`domain.costs`). The
-slope is believed as far as it lies above its standard deviation: where nothing was learnt, nothing is cut. Between
-steps a loop may be idle, when all wait for drafts: that time, too, is paid once per step, so the mean of it is part of
-a. Under load it vanishes. A step that takes far longer than was expected, as when the machine was suspended, counts as
+slope is believed as far as it lies above its standard deviation: where nothing was learnt, nothing is cut.
+
+**What the others lose.** A second more of a step delays those in it, and those who come while it goes on; none of the
+sessions that wait for their drafts. Per second of a session's round, of C seconds from verdict to verdict, its E tokens
+are lost: so where sessions are at work elsewhere for most of C, T(n) above is C over 1 + the share of them that came
+during another step, which is measured, too. Under load both are T(n); a lone group in step with itself has its drafting
+in C. A step that takes far longer than was expected, as when the machine was suspended, counts as
 a few times what was.
 """
 
@@ -45,10 +49,10 @@ __all__ = ["NOTHING_MEASURED", "UNKNOWN", "Measured", "Offer", "StepSeconds", "k
 LEAST_STEPS = 8
 OUTLIER = 4.0
 """No step counts as more than so many times what was expected of it."""
-IDLE_KEPT = 0.9
-"""Of the mean of idle time, per step: it remembers about 10."""
-LONGEST_IDLE = 10.0
-"""In steps: a loop without requests is soon under load again."""
+APART_KEPT = 0.9
+"""Of the mean of what lies between verdicts, per step: it remembers about 10."""
+MOST_APART = 10.0
+"""In steps: sessions that rested are soon under load again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +132,8 @@ class Measured:
 
     plane: Plane | None = None
     steps: int = 0
-    idle: float = 0.0
-    """Mean seconds between the end of a step and the beginning of the next."""
+    apart: float = 0.0
+    """Mean seconds of a round, by those whom a step delays, beside the step."""
 
     def learned(self, rows: int, seconds: float, *, now: float) -> "Measured":
         """One more step, over `rows`, that ended at `now`."""
@@ -138,17 +142,19 @@ class Measured:
         counted = min(max(seconds, 0.0), OUTLIER * usual)
         return replace(known, plane=learned(known.plane, counted, rows, 1, now), steps=known.steps + 1)
 
-    def rested(self, seconds: float) -> "Measured":
-        """So long passed between two steps."""
-        longest = LONGEST_IDLE * self.plane.level if self.plane is not None else 0.0
-        return replace(self, idle=IDLE_KEPT * self.idle + (1 - IDLE_KEPT) * min(max(seconds, 0.0), longest))
+    def shared(self, cycle: float, came_during: float, step: float) -> "Measured":
+        """A step of `step` seconds was shared by sessions whose verdicts lie `cycle` seconds apart; `came_during` of
+        them, 0 to 1, came while another step went on."""
+        longest = MOST_APART * max(step, 0.0)
+        apart = min(max(cycle / (1 + came_during) - step, 0.0), longest)
+        return replace(self, apart=APART_KEPT * self.apart + (1 - APART_KEPT) * apart)
 
     def seconds(self, *, now: float) -> StepSeconds:
         """T(n), a slope of 0 where none is known."""
         if self.plane is None or self.steps < LEAST_STEPS or not self.plane.fresh(now):
             return UNKNOWN
         slope = max(self.plane.per_token - sqrt(max(self.plane.p11, 0.0)), 0.0)
-        return StepSeconds(max(self.plane.level, 0.0) + self.idle, slope)
+        return StepSeconds(max(self.plane.level, 0.0) + self.apart, slope)
 
 
 NOTHING_MEASURED = Measured()

@@ -26,6 +26,9 @@ which is the marginal rule with the survival of these guesses in place of the me
 shows that a threshold on survival is optimal.) The first guess is always offered: it is paid for when its confidence is
 known.
 
+Sessions differ more than kinds do. Where one's own record says that its guesses stand with another chance a than those
+of all, the odds of each a(z) are moved by as much.
+
 A position that is not reached is not learnt from. Whether it is depends on the confidences before it and hardly on its
 own, so the belief by position stays what it would be without.
 """
@@ -83,6 +86,15 @@ class Calibration:
             all_stood, all_examined = all_stood * KEPT_IN_MEAN + credit, all_examined * KEPT_IN_MEAN + 1
         return Calibration(tuple(stood), tuple(examined), all_stood, all_examined)
 
-    def stop(self, marginal_share: float) -> Stop:
-        """Where to end, if one more token costs the time in which decoding makes `marginal_share` tokens."""
-        return Stop(min(marginal_share / max(self.mean, marginal_share, 1e-9), 1.0), self.acceptance)
+    def stop(self, marginal_share: float, *, level: float | None = None) -> Stop:
+        """Where to end, if one more token costs the time in which decoding makes `marginal_share` tokens, in a session
+        whose guesses are believed to stand with chance `level`; None: as those of all."""
+        level = self.mean if level is None else level
+        shift = _odds(level) / _odds(self.mean)
+        acceptance = tuple(shift * each / (1 - each + shift * each) for each in self.acceptance)
+        return Stop(min(marginal_share / max(level, marginal_share, 1e-9), 1.0), acceptance)
+
+
+def _odds(chance: float) -> float:
+    bounded = min(max(chance, 0.01), 0.99)
+    return bounded / (1 - bounded)

@@ -21,7 +21,7 @@ nothing for `AGE_LIMIT_SECONDS` is not known.
 """
 
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import isfinite, sqrt
 from typing import Final, NamedTuple
 
 from tandem_runtime.domain.tokens import Round
@@ -60,7 +60,7 @@ class Plane(NamedTuple):
     def doubt(self, now: float) -> float:
         """The standard deviation of the level by now, as a share of it."""
         walked = WALK_PER_SECOND**2 * max(now - self.at, 0.0)
-        return (self.p00 / max(self.level, 1e-9) ** 2 + walked) ** 0.5
+        return sqrt(self.p00 / max(self.level, 1e-9) ** 2 + walked)
 
     def fresh(self, now: float) -> bool:
         return now - self.at <= AGE_LIMIT_SECONDS
@@ -156,10 +156,13 @@ class Costs:
             return Model(fixed, draft_token, verify_token, None)
         return Model(fixed, draft_token, verify_token, plain.seconds(0, rows), plain.doubt(now))
 
-    def learned(self, round: Round, now: float) -> "Costs":
-        """After one more round of a session that had nothing to catch up with."""
+    def learned(self, round: Round, now: float, *, waited: bool = False) -> "Costs":
+        """After one more round of a session that had nothing to catch up with. A plain one that may have `waited` for
+        the step under way bounds t_b from above."""
         if not _sensible(round):
             return self
+        if waited and round.proposed == 0 and (self.plain is None or round.seconds > self.plain.seconds(0, round.rows)):
+            return self if self.plain else replace(self, plain=begun(round.seconds, 0, round.rows, now).loosened())
         if not self._unlike(round):
             return self._followed(round, now)
         if round.proposed == 0:

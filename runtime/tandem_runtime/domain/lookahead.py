@@ -24,8 +24,9 @@ What is not known is looked at, for a price that is bounded:
   token's cost and drafted at half of theirs.
 
 A session is *warm* when its draft has read all that was emitted: its last round proposed something, or its draft is
-asked for nothing, as a lookup in the text so far is. Nothing to offer is no rejection: such a round teaches what a
-plain token costs, and acceptance is that of what was proposed.
+asked for nothing, as a lookup in the text so far is. Nothing to offer is no rejection: acceptance is that of what was
+proposed. A run's first token waits for the step under way, and only bounds what a plain token costs: taken for the cost
+of going on, it would make proposals seem to pay wherever several sessions share a target.
 """
 
 from dataclasses import dataclass, field, replace
@@ -129,6 +130,8 @@ class View:
     k: int | None = None
     """Its last choice that was free; absent before the first."""
     warm: bool = False
+    chosen: bool = False
+    """Whether the round was chosen, and is not one more token of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +219,8 @@ def ending_early(choice: Choice, calibration: Calibration) -> Choice:
     why, costs = choice.why, choice.why.costs
     if costs is None:
         return replace(choice, stop=calibration.stop(0.0))
-    stop = calibration.stop(costs.per_token * (1 + sum(choice.survivals)) / costs.cost(choice.k))
+    share = costs.per_token * (1 + sum(choice.survivals)) / costs.cost(choice.k)
+    stop = calibration.stop(share, level=choice.survivals[0])
     if not calibration.is_known or why.rule not in (Rule.PAYS, Rule.ALWAYS):
         return replace(choice, stop=stop)
     return Choice(why.bounds.maximum, why.survivals, why, stop=stop)
@@ -227,7 +231,7 @@ def learn(belief: Belief, round: Round, now: float, view: View) -> tuple[Belief,
     (a prompt, or what the draft of a session that was not warm had missed) teaches acceptance alone."""
     acceptance, own = belief.acceptance.observed(round.evidence, view.own)
     caught_up = (view.warm or not round.proposed) and not round.prefill
-    costs = belief.costs.learned(round, now) if caught_up else belief.costs
+    costs = belief.costs.learned(round, now, waited=view.chosen) if caught_up else belief.costs
     plain_rounds = belief.plain_rounds + (1 if round.proposed == 0 else 0)
     learnt = Belief(acceptance, costs, belief.k, plain_rounds, belief.probe_left, belief.probe_after, belief.heard)
     return learnt, own
@@ -399,6 +403,7 @@ class Lookahead:
         self._own = ALIKE
         self._batch = ALONE
         self._k: int | None = None
+        self._chosen = False
         self.last: Choice | None = None
         """Why the last K was chosen."""
 
@@ -408,6 +413,7 @@ class Lookahead:
 
     def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> Choice:
         """K within `bounds`, cut to the `most` that the session has room for."""
+        self._chosen = True
         view = View(self._own, self._batch, self._k, warm)
         choice, self.shared.belief = choose(self.shared.belief, bounds, now, view)
         self._k = _free(choice, self._k)
@@ -428,7 +434,8 @@ class Lookahead:
         return replace(choice, k=len(outlook.survivals), survivals=outlook.survivals, outlook=outlook)
 
     def learn(self, round: Round, now: float, *, warm: bool) -> None:
-        view = View(self._own, self._batch, self._k, warm)
+        view = View(self._own, self._batch, self._k, warm, self._chosen)
+        self._chosen = False
         self.shared.belief, self._own = learn(self.shared.belief, round, now, view)
         if round.confidences:
             self.shared.calibration = self.shared.calibration.learned(round.confidences, round.evidence)

@@ -17,7 +17,7 @@ from typing import NewType, TypeAlias, TypeVar, cast
 from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.errors import PolicyRefused
 from tandem_runtime.domain.lookahead import OFF, Bounds, Mode
-from tandem_runtime.domain.tokens import Verification
+from tandem_runtime.domain.tokens import Drafter, Verification
 
 RevisionName = NewType("RevisionName", str)
 RoleHash = NewType("RoleHash", str)
@@ -27,6 +27,7 @@ Choice = TypeVar("Choice", bound=StrEnum)
 SUPPORTED_VERSION = 1
 WHOLE_PERCENT = 100
 BASIS_POINTS = 10_000
+LOOKUPS = (Drafter.NGRAM, Drafter.SUFFIX)
 LONGEST_PROPOSAL = 64
 """No pair gains from more guesses a round; a larger number in a policy is a mistake."""
 
@@ -63,17 +64,9 @@ class VerificationChoice(StrEnum):
     REJECTION = "Rejection"
 
 
-class Drafter(StrEnum):
-    """What makes a revision's proposals: a model, or a lookup in the text so far, within the gateway."""
-
-    MODEL = "Model"
-    NGRAM = "NGram"
-    SUFFIX = "Suffix"
-
-
 @dataclass(frozen=True, slots=True)
 class PairRevision:
-    """One revision as traffic sees it. `draft` is absent for a pair without one; `weight` is in whole percent."""
+    """One revision as traffic sees it. `draft` is a draft model's, absent without one; `weight` is in whole percent."""
 
     name: RevisionName
     target: RoleHash
@@ -81,7 +74,13 @@ class PairRevision:
     weight: int
     shadow: bool = False
     speculate: bool = True
-    drafter: Drafter = Drafter.MODEL
+    lookups: tuple[Drafter, ...] = ()
+    """Drafters without a model that may propose, beside the draft where there is one."""
+
+    @property
+    def drafters(self) -> tuple[Drafter, ...]:
+        """All that may propose."""
+        return self.lookups if self.draft is None else (Drafter.MODEL, *self.lookups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +175,24 @@ def _revision(item: object, path: str) -> PairRevision:
         weight=_whole(item, "weight", path, high=WHOLE_PERCENT),
         shadow=_flag(item, "shadow", path, default=False),
         speculate=_flag(item, "speculate", path, default=True),
+        lookups=_lookups(item, path),
     )
     if revision.shadow and revision.weight:
         raise _wrong(f"{path}weight", revision.weight, "0 for a revision in shadow")
     return revision
+
+
+def _lookups(item: Fields, path: str) -> tuple[Drafter, ...]:
+    names = item.get("lookups", [])
+    known = {drafter.value: drafter for drafter in LOOKUPS}
+    if not isinstance(names, list) or [name for name in known if name in names] != sorted(names, key=str):
+        raise _wrong(f"{path}lookups", names, f"a list of {' and '.join(known)}, each once at most,")
+    return tuple(known[name] for name in names)
+
+
+def lookup_role(drafter: Drafter) -> RoleHash:
+    """Under which a lookup stands among the drafts of a gateway: every gateway has it in itself."""
+    return RoleHash(f"lookup:{drafter.value}")
 
 
 def _speculation(fields: Fields) -> SpeculationPolicy:

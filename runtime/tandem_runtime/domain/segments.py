@@ -3,10 +3,10 @@
 Refuses to know what is believed.
 
 A segment is what acceptance depends on: the pair (its revision), the adapter that the target answers with and its draft
-does not, and how hot the sampling is, since a hot law is guessed worse. The batch is no part of it: acceptance does not
-depend on who shares a step, and costs are planes over the batch. A segment that was not seen before begins with what is
-known of another of its pair: the same costs, and its acceptance, loosely held. A session begins with its segment's
-belief, and what it does differently is its own (`acceptance.Own`).
+does not, who of the pair's drafters proposes, and how hot the sampling is, since a hot law is guessed worse. The batch
+is no part of it: acceptance does not depend on who shares a step, and costs are planes over the batch. A segment that
+was not seen before begins with what is known of another of its pair and drafter: the same costs, and its acceptance,
+loosely held. A session begins with its segment's belief, and what it does differently is its own (`acceptance.Own`).
 """
 
 from dataclasses import dataclass, replace
@@ -15,6 +15,7 @@ from typing import Final
 
 from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.lookahead import Belief, Lookahead, Shared
+from tandem_runtime.domain.tokens import Drafter
 
 MOST_SEGMENTS: Final = 256
 """Far more than are ever in use at once."""
@@ -45,6 +46,7 @@ class Segment:
     revision: str
     adapter: AdapterDigest | None = None
     heat: Heat = Heat.WARM
+    drafter: Drafter = Drafter.MODEL
 
 
 class Segments:
@@ -70,8 +72,8 @@ class Segments:
         return [(segment, cell) for segment, cell in reversed(self._cells.items()) if segment.revision == revision]
 
     def _kindred(self, segment: Segment) -> Belief:
-        """What is known of the pair from another segment, one with the same adapter if there is one."""
-        others = self.of(segment.revision)
+        """What is known of pair and drafter from another segment, one with the same adapter if there is one."""
+        others = [other for other in self.of(segment.revision) if other[0].drafter is segment.drafter]
         others.sort(key=lambda other: other[0].adapter != segment.adapter)
         if not others:
             return Belief()

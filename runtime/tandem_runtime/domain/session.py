@@ -131,7 +131,7 @@ class Session:
     def _command(self) -> Command:
         match self._state:
             case State.OPENING:
-                return OpenTarget(replace(self._open(self._budget), adapter=self.request.adapter))
+                return OpenTarget(self._open(self._budget))
             case State.CHOOSING:
                 return Choose(self._most())
             case State.OPENING_DRAFT:
@@ -308,6 +308,7 @@ class Session:
             max_tokens=max_tokens,
             logprobs=request.logprobs,
             tenant=request.tenant,
+            adapter=request.adapter,
             weight=request.weight,
             priority=request.priority,
         )
@@ -343,7 +344,7 @@ class Session:
             len(self._ks),
             len(self._output),
             self._proposal,
-            self._survivals[: len(self._proposal.ids)],
+            self._proposal.survivals or self._survivals[: len(self._proposal.ids)],
         )
 
     def _check(self, verdict: Verdict) -> None:
@@ -388,7 +389,7 @@ class Session:
         self._accepted_tokens += accepted
         prefill = self._target.take_fresh()
         if proposed:
-            prefill = self._draft.take_fresh() or prefill
+            prefill = self._draft.take_fresh() or self._proposal.prefill or prefill
         round = Round(
             proposed=proposed,
             accepted=accepted,
@@ -405,6 +406,7 @@ class Session:
             draft_rows=self._proposal.rows,
             ahead=self._proposal.ahead,
             prepares=proposed > 0 and self._outlook is not None,
+            drafter=self._proposal.drafter,
             unjudged=verdict.unjudged,
         )
         return replace(

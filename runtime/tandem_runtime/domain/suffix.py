@@ -21,6 +21,8 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
 from typing import NamedTuple, Protocol
 
 from tandem_runtime.domain.tokens import TokenId
@@ -39,6 +41,16 @@ _MOST_TOKEN_BYTES = 2 * _STATE_BYTES + _BRANCH_BYTES + 3 * _EDGE_BYTES
 _ID_BYTES = 4
 
 
+class Guess(NamedTuple):
+    """What may follow, and by position the believed chance that it and all before it do."""
+
+    ids: tuple[TokenId, ...]
+    survivals: tuple[float, ...]
+
+
+NO_GUESS = Guess((), ())
+
+
 class Text(Protocol):
     """One session's tokens, prompt and output, and guesses at what follows."""
 
@@ -50,7 +62,7 @@ class Text(Protocol):
         """What the target said: as `read`, and a lesson in what guesses are worth."""
         ...
 
-    def guess(self, k: int) -> tuple[TokenId, ...]:
+    def guess(self, k: int) -> Guess:
         """At most `k` tokens; none where nothing like the end of the text stood before."""
         ...
 
@@ -60,22 +72,42 @@ class NGramText:
 
     def __init__(self) -> None:
         self._packed = bytearray()
+        self._calibration = Calibration()
+        self._run = 0
+        """So many tokens in a row were as expected: who copies goes on copying."""
 
     def read(self, ids: Sequence[TokenId]) -> None:
         self._packed += array("i", ids).tobytes()
 
     def hear(self, ids: Sequence[TokenId]) -> None:
-        self.read(ids)
+        for token in ids:
+            found = self._found()
+            if found is not None:
+                n, start = found
+                expected = array("i", bytes(self._packed[start : start + _ID_BYTES]))[0]
+                hit = expected == token
+                self._calibration.learn(Step(expected, 1.0, n + self._run), hit=hit)
+                self._run = self._run + 1 if hit else 0
+            self.read((token,))
 
-    def guess(self, k: int) -> tuple[TokenId, ...]:
+    def guess(self, k: int) -> Guess:
         """A continuation that runs into the end of the text goes on periodically."""
+        found = self._found()
+        if found is None or k == 0:
+            return NO_GUESS
+        n, start = found
+        period = array("i", bytes(self._packed[start : start + k * _ID_BYTES]))
+        ids = tuple(period[at % len(period)] for at in range(k))
+        chances = (self._calibration.chance(Step(token, 1.0, n + self._run + at)) for at, token in enumerate(ids))
+        return Guess(ids, tuple(accumulate(chances, mul)))
+
+    def _found(self) -> tuple[int, int] | None:
+        """The longest of the n-grams that stood before, and where what followed it begins."""
         for n in NGRAMS:
             start = self._follower(n)
             if start is not None:
-                tail = self._packed[start : start + k * _ID_BYTES]
-                period = array("i", bytes(tail))
-                return tuple(period[at % len(period)] for at in range(k))
-        return ()
+                return n, start
+        return None
 
     def _follower(self, n: int) -> int | None:
         """Where what follows the latest earlier occurrence of the last `n` tokens begins, in bytes."""
@@ -292,8 +324,9 @@ class SuffixText:
                     source.calibration.learn(expected, hit=expected.token == token)
             self.read((token,))
 
-    def guess(self, k: int) -> tuple[TokenId, ...]:
+    def guess(self, k: int) -> Guess:
         ids: list[TokenId] = []
+        survivals: list[float] = []
         survival = 1.0
         source = max((self._own, *self._earlier), key=_Source.worth)
         for step in source.text.ahead(source.place):
@@ -301,7 +334,8 @@ class SuffixText:
             if survival < LEAST_SURVIVAL or len(ids) == k:
                 break
             ids.append(step.token)
-        return tuple(ids)
+            survivals.append(survival)
+        return Guess(tuple(ids), tuple(survivals))
 
 
 class EarlierOutputs:

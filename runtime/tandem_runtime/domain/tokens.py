@@ -32,6 +32,14 @@ class Verification(StrEnum):
     REJECTION = "Rejection"
 
 
+class Drafter(StrEnum):
+    """What makes proposals: a model, or a lookup in the text so far, within the gateway."""
+
+    MODEL = "Model"
+    NGRAM = "NGram"
+    SUFFIX = "Suffix"
+
+
 class Priority(IntEnum):
     """How urgent a session is; the least number goes first."""
 
@@ -141,6 +149,13 @@ class Proposal:
     draft_seconds: float = 0.0
     rows: int = 1
     """How many sessions shared the draft's steps, this one included: the mean over its steps, rounded."""
+    drafter: Drafter = Drafter.MODEL
+    """Who made it."""
+    survivals: tuple[float, ...] = ()
+    """By position, the believed chance that it and all before it stand, where who made the guess has a belief of this
+    very guess. In rejection and block mode made of committed text and q alone, never of what was drawn."""
+    prefill: bool = False
+    """The drafter read the session's whole text for it."""
     confidences: tuple[int, ...] = ()
     """How sure the draft was of each guess, see `Stop`; empty where it was not asked."""
     ahead: "Ahead | None" = None
@@ -149,7 +164,7 @@ class Proposal:
     def first(self, k: int) -> "Proposal":
         """Its first `k` guesses."""
         q = None if self.q is None else self.q[:k]
-        return replace(self, ids=self.ids[:k], q=q, confidences=self.confidences[:k])
+        return replace(self, ids=self.ids[:k], q=q, survivals=self.survivals[:k], confidences=self.confidences[:k])
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +222,8 @@ class OpenSession:
     """With whose sessions an engine may share what it has computed; None: with none, everything is computed anew.
     Also on whose account it is computed, see `domain.batching`."""
     adapter: str | None = None
-    """What the model answers with, by its name or its digest; None: the model alone. A draft knows none."""
+    """What the model answers with, by its name or its digest; None: the model alone. A draft model knows
+    none and drafts by itself; earlier outputs are looked in by it."""
     weight: float = 1.0
     """The tenant's among others; above 0."""
     priority: Priority = Priority.INTERACTIVE
@@ -374,6 +390,8 @@ class Round:
     """How many sessions shared the draft's steps."""
     ahead: Ahead | None = None
     """None: nothing was drafted ahead for this round."""
+    drafter: Drafter = Drafter.MODEL
+    """Who made the proposal, where there was one."""
     unjudged: int = 0
     """Proposed tokens that the target left out for want of room: neither accepted nor rejected."""
     prepares: bool = False

@@ -59,7 +59,8 @@ class BatchedDraft(BatchedEngine):
         return self._loop.beside
 
     async def open(self, request: OpenSession) -> Opened:
-        return await _or_lost(self._admit(request))
+        """Whatever the target answers with: this model drafts alone."""
+        return await _or_lost(self._admit(replace(request, adapter=None)))
 
     async def propose(self, request: ProposeRound) -> Proposal:
         return await _or_lost(self._loop.submit(request.session, self._propose(request, self._clock.monotonic())))

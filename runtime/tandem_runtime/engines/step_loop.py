@@ -31,6 +31,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
+from statistics import fmean
 from typing import Any, TypeAlias, TypeVar
 
 from tandem_runtime.domain.batching import Shares
@@ -308,22 +309,23 @@ class StepLoop:
         self._starving = not plan.parts
         if plan.parts:
             self._due = self._pace.due(plan.rows, began)
+            jobs = [job for job, _ in plan.parts]
+            last, came = fmean(job.line.used_at for job in jobs), fmean(job.since < self._ended for job in jobs)
             self._compute(plan, began)
             self._pace.stretch(began, self._due)
-            self._measure(plan, began)
+            self._ended = self._clock.monotonic()
+            if not plan.chunked:  # one with a prompt in it tells little of what a guess costs
+                self._measure(plan.rows, self._ended - began, cycle=self._ended - last, came_during=came)
         for job in plan.given_up:
             self._drop(job)
         for job in plan.starved:
             if self._clock.monotonic() - max(job.since, job.line.used_at) > LONGEST_WAIT_SECONDS:
                 self._finish(job, error=Overloaded("the engine's KV memory or its steps are full; try again later"))
 
-    def _measure(self, plan: Plan, began: float) -> None:
-        """Learn what a step cost. One with a prompt in it tells little of what a guess costs."""
-        rested, self._ended = began - self._ended, self._clock.monotonic()
-        if not plan.chunked:
-            rows = sum(len(row.tokens) for row in plan.rows)
-            learned = self._costs.learned(rows, self._ended - began, now=self._ended)
-            self._costs = learned.rested(rested)
+    def _measure(self, rows: Sequence[Row], seconds: float, *, cycle: float, came_during: float) -> None:
+        """Learn what a step cost, and those who shared it."""
+        learned = self._costs.learned(sum(len(row.tokens) for row in rows), seconds, now=self._ended)
+        self._costs = learned.shared(cycle, came_during, seconds)
 
     def _compute(self, plan: Plan, began: float) -> None:
         outcomes = self._forward(plan.rows)

@@ -87,7 +87,7 @@ class Account:
         self._accepted += round.accepted
         self._rejections += round.examined - round.accepted
         self._arm = arm_at(self.policy, place.pod, wall=round.started)
-        self._metrics.add_round(round, revision=self.revision.name, arm=self._arm, drafter=self.revision.drafter)
+        self._metrics.add_round(round, revision=self.revision.name, arm=self._arm)
         if place.warm and not self._assignment.wish.steers:
             self._add_to_stratum(round)
             self._add_to_slot(round, place)

@@ -8,14 +8,17 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from tandem_runtime.combined import CombinedDraft, Member
 from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.commands import Emit, Finish, Request
+from tandem_runtime.domain.drafting import Beliefs, Drafting
 from tandem_runtime.domain.errors import Overloaded, TargetLost
 from tandem_runtime.domain.evidence import Arm
-from tandem_runtime.domain.lookahead import Bounds, Lookahead
-from tandem_runtime.domain.policy import Drafter, OwnWish, allowance, choose_verification
+from tandem_runtime.domain.lookahead import Bounds
+from tandem_runtime.domain.policy import LOOKUPS, OwnWish, allowance, choose_verification, lookup_role
 from tandem_runtime.domain.session import Session
-from tandem_runtime.domain.tokens import Capabilities, Round, Verification
+from tandem_runtime.domain.tokens import Capabilities, Drafter, Round, Verification
+from tandem_runtime.drafters import LookupDraft, draft_capabilities
 from tandem_runtime.driver import Engines, generate
 from tandem_runtime.gateway.accounts import Account, RoundPlace, arm_at
 from tandem_runtime.ports import Clock, DraftEngine, TargetEngine
@@ -35,6 +38,17 @@ class Fleet:
     targets: Pool[TargetEngine]
     drafts: Pool[DraftEngine]
 
+    def draft_pods(self) -> dict[str, int]:
+        """As `Pool.admitted`, without the lookups, which are in this process."""
+        lookups = {lookup_role(drafter) for drafter in LOOKUPS}
+        return {role: count for role, count in self.drafts.admitted().items() if role not in lookups}
+
+
+def lookup_replica(lookup: LookupDraft) -> Replica[DraftEngine]:
+    """A drafter without a model, as every revision that names it finds it among the drafts."""
+    capabilities = draft_capabilities(lookup.drafter, lookup.target)
+    return Replica(lookup.drafter.value, lookup_role(lookup.drafter), lookup, capabilities)
+
 
 class Seat:
     """One choice on one pair of pods. An Observer of its rounds."""
@@ -47,9 +61,9 @@ class Seat:
         self._lost: set[str] = set()
         self._reopened = 0
         self._target = self._borrow_target()
-        self._draft = self._borrow_draft()
+        self._drafts = self._borrow_drafts()
         wall = clock.wall()
-        self._warm = self._target.is_warm(wall=wall) and (self._draft is None or self._draft.is_warm(wall=wall))
+        self._warm = self._target.is_warm(wall=wall) and all(each.is_warm(wall=wall) for each in self._drafts.values())
 
     @property
     def warm(self) -> bool:
@@ -65,19 +79,23 @@ class Seat:
         return self._target.capabilities
 
     @property
-    def draft(self) -> Capabilities | None:
-        return None if self._draft is None else self._draft.capabilities
+    def draft_length(self) -> int | None:
+        """Prompt plus output tokens of which something can be proposed; None without a drafter."""
+        return max((each.capabilities.max_length for each in self._drafts.values()), default=None)
 
     @property
     def draft_is_free(self) -> bool:
-        """Whether proposals come from this process, and take next to no time."""
-        return self._account.revision.drafter is not Drafter.MODEL
+        """Whether some proposals come from this process, and take next to no time."""
+        return any(drafter is not Drafter.MODEL for drafter in self._drafts)
 
     def verification(self) -> Verification:
-        drafts = None if self.draft is None else self.draft.verifications
-        return choose_verification(self._account.policy, self._wish, self.target.verifications, drafts)
+        able = None
+        if self._drafts:
+            each = [replica.capabilities.verifications for replica in self._drafts.values()]
+            able = tuple(mode for mode in each[0] if all(mode in modes for modes in each))
+        return choose_verification(self._account.policy, self._wish, self.target.verifications, able)
 
-    async def run(self, request: Request, lookahead: Lookahead) -> AsyncGenerator[Emit | Finish, None]:
+    async def run(self, request: Request, beliefs: Beliefs) -> AsyncGenerator[Emit | Finish, None]:
         """The session's items to its end; closing the iterator frees both engines.
 
         A target that has no room, or has begun to drain before anyone told us, is passed over while nothing was said.
@@ -85,7 +103,7 @@ class Seat:
         spoken = False
         while True:
             try:
-                async with aclosing(self._session(request, lookahead)) as items:
+                async with aclosing(self._session(request, beliefs)) as items:
                     async for item in items:
                         spoken = True
                         yield item
@@ -94,16 +112,23 @@ class Seat:
                 if spoken or not self._move_on():
                     raise
 
-    def _session(self, request: Request, lookahead: Lookahead) -> AsyncGenerator[Emit | Finish, None]:
-        engines = Engines(self._target.engine, None if self._draft is None else self._draft.engine, self._reopen)
+    def _session(self, request: Request, beliefs: Beliefs) -> AsyncGenerator[Emit | Finish, None]:
+        drafting = Drafting(tuple(self._drafts), beliefs)
         return generate(
             Session(request),
-            engines=engines,
-            lookahead=lookahead,
+            engines=Engines(self._target.engine, self._combined(drafting), self._reopen),
+            lookahead=drafting,
             allowance=self._allowance,
             observer=self,
             clock=self._clock,
         )
+
+    def _combined(self, drafting: Drafting) -> DraftEngine | None:
+        members = [
+            Member(drafter, each.engine, each.patience, each.capabilities.max_length)
+            for drafter, each in self._drafts.items()
+        ]
+        return CombinedDraft(members, drafting, self._clock, self.target.vocab_size) if members else None
 
     def _move_on(self) -> bool:
         """Take another target of the same hash, one that this session has not met; False if there is none."""
@@ -118,11 +143,11 @@ class Seat:
     def leave(self) -> None:
         """Give the pods back; once."""
         self._fleet.targets.give_back(self._target)
-        if self._draft is not None:
-            self._fleet.drafts.give_back(self._draft)
+        for replica in self._drafts.values():
+            self._fleet.drafts.give_back(replica)
 
     def round(self, round: Round) -> None:
-        place = RoundPlace(pod=self._target.uid, has_draft=self._draft is not None, warm=self._warm)
+        place = RoundPlace(pod=self._target.uid, has_draft=bool(self._drafts), warm=self._warm)
         self._account.add_round(round, place)
 
     def _allowance(self) -> Bounds:
@@ -132,7 +157,7 @@ class Seat:
             account.policy,
             account.revision,
             self._wish,
-            has_draft=self._draft is not None and self._draft.connected(),
+            has_draft=any(each.connected() for each in self._drafts.values()),
             slot_on=arm is Arm.ON,
         )
         return allowed.bounds
@@ -148,12 +173,15 @@ class Seat:
         account = self._account
         return self._fleet.targets.borrow(account.revision.target, barred=self._lost, adapter=account.adapter)
 
-    def _borrow_draft(self) -> Replica[DraftEngine] | None:
-        """A draft of the revision; None where there is none to use, which costs speed only."""
-        wanted = self._account.revision.draft
-        if wanted is None or self._wish.off:
-            return None
-        return self._fleet.drafts.borrow(wanted)
+    def _borrow_drafts(self) -> dict[Drafter, Replica[DraftEngine]]:
+        """The revision's drafters; those that are not there cost speed only."""
+        revision = self._account.revision
+        if self._wish.off:
+            return {}
+        roles = {} if revision.draft is None else {Drafter.MODEL: revision.draft}
+        roles |= {drafter: lookup_role(drafter) for drafter in revision.lookups}
+        borrowed = {drafter: self._fleet.drafts.borrow(role) for drafter, role in roles.items()}
+        return {drafter: replica for drafter, replica in borrowed.items() if replica is not None}
 
     async def _reopen(self) -> TargetEngine:
         """Another target of the same hash, or the same one once it is back. Raises TargetLost when none comes."""

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 
 from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.commands import Emit, Finish, Request
+from tandem_runtime.domain.drafting import Beliefs, Looks
 from tandem_runtime.domain.errors import BadRequest, Overloaded, TandemError, TargetLost
 from tandem_runtime.domain.evidence import EvidenceDocument, Ledger
-from tandem_runtime.domain.lookahead import Lookahead
-from tandem_runtime.domain.policy import PairRevision, Policy, SpeculationState
+from tandem_runtime.domain.policy import PairRevision, Policy, SpeculationState, lookup_role
 from tandem_runtime.domain.replay import Replay, Result, is_comparable, is_sampled
 from tandem_runtime.domain.routing import choose_revision, unit_of
 from tandem_runtime.domain.segments import Segment, Segments, heat_of
@@ -106,11 +106,11 @@ class Reply:
             self._items.get_nowait()
         self._items.put_nowait((0, Overloaded("this gateway is shutting down; send the request again")))
 
-    async def pump(self, index: int, lookahead: Lookahead) -> None:
+    async def pump(self, index: int, beliefs: Beliefs) -> None:
         """Run one choice's session into the queue; a failure goes the same way, to whoever reads the items."""
         choice = self.choices[index]
         try:
-            async with aclosing(choice.seat.run(choice.request, lookahead)) as items:
+            async with aclosing(choice.seat.run(choice.request, beliefs)) as items:
                 async for item in items:
                     if isinstance(item, Emit):
                         choice.output += item.tokens
@@ -140,6 +140,7 @@ class Gateway:
         """Choices in progress."""
         self._replies: set[Reply] = set()
         self.segments = Segments()
+        self.looks = Looks()
 
     @property
     def ready(self) -> bool:
@@ -163,7 +164,7 @@ class Gateway:
         return self.books.ledger.document(
             wall=self.clock.wall(),
             policy=0 if policy is None else policy.number,
-            admitted={"targets": self.fleet.targets.admitted(), "drafts": self.fleet.drafts.admitted()},
+            admitted={"targets": self.fleet.targets.admitted(), "drafts": self.fleet.draft_pods()},
             serving=self.ready,
         )
 
@@ -175,6 +176,9 @@ class Gateway:
         weighted = [revision for revision in policy.revisions if revision.weight]
         adapters = {name for revision in weighted for name in self.fleet.targets.adapters(revision.target)}
         return (policy.served_model_name, *(f"{policy.served_model_name}:{name}" for name in sorted(adapters)))
+
+    def _beliefs(self, revision: PairRevision, request: Request) -> Beliefs:
+        return Beliefs(self.segments, _segment(revision, request), self.looks)
 
     @asynccontextmanager
     async def answer(self, ask: Ask, *, request_id: str, session_key: str | None) -> AsyncIterator[Reply]:
@@ -249,7 +253,7 @@ class Gateway:
             endings=Endings(min(ask.max_tokens or room, room), self._end_tokens(ask), ask.stop),
             decode=self.tokenizer.decode,
             target_length=seat.target.max_length,
-            draft_length=None if seat.draft is None else seat.draft.max_length,
+            draft_length=seat.draft_length,
             logprobs=ask.logprobs,
             vocab_size=seat.target.vocab_size,
             tenant=ask.tenant,
@@ -266,7 +270,7 @@ class Gateway:
     async def _running(self, reply: Reply, assignment: Assignment) -> AsyncIterator[None]:
         """Run all choices while the block lasts; none outlives it."""
         pumps = [
-            asyncio.create_task(reply.pump(index, self.segments.begin(_segment(assignment.revision, choice.request))))
+            asyncio.create_task(reply.pump(index, self._beliefs(assignment.revision, choice.request)))
             for index, choice in enumerate(reply.choices)
         ]
         self._replies.add(reply)
@@ -287,8 +291,8 @@ class Gateway:
                 self.shadow.offer(self._shadow_job(revision, choice, account))
 
     def _shadow_job(self, revision: PairRevision, choice: Choice, account: Account) -> ShadowJob:
-        """What the draft would have had accepted counts as evidence, and K is chosen by it when its turn comes."""
-        assert revision.draft is not None
+        """What the first drafter would have had accepted counts as evidence, and its K is chosen by it in time."""
+        drafter = revision.drafters[0]
         name = SessionId(f"{choice.request.session}-shadow-{revision.name}")
         opening = replace(
             _opening_of(choice),
@@ -300,9 +304,12 @@ class Gateway:
 
         def scored(matched: int, examined: int) -> None:
             account.add_shadow(revision, matched=matched, examined=examined)
-            self.segments.cell(_segment(revision, choice.request)).hear(matched=matched, examined=examined)
+            segment = replace(_segment(revision, choice.request), drafter=drafter)
+            self.segments.cell(segment).hear(matched=matched, examined=examined)
 
-        return ShadowJob(draft=revision.draft, opening=opening, output=tuple(choice.output), scored=scored)
+        return ShadowJob(
+            draft=revision.draft or lookup_role(drafter), opening=opening, output=tuple(choice.output), scored=scored
+        )
 
     def _offer_replays(self, reply: Reply, assignment: Assignment, account: Account) -> None:
         """Offer the sampled answers of a finished request, of those in which something was proposed."""
@@ -341,7 +348,7 @@ def _shadowing(assignment: Assignment) -> list[PairRevision]:
     return [
         revision
         for revision in assignment.policy.revisions
-        if revision.draft is not None and (revision.shadow or (is_off and revision == assignment.revision))
+        if revision.drafters and (revision.shadow or (is_off and revision == assignment.revision))
     ]
 
 

@@ -39,6 +39,7 @@ class SegmentStatus(TypedDict):
 
     adapter: str | None
     heat: str
+    drafter: str
     k: int
     rule: str
     survivals: list[float]
@@ -56,7 +57,7 @@ class RevisionStatus(TypedDict):
     why: str
     targets: list[TargetStatus]
     drafts: int
-    drafter: str | None
+    drafters: list[str]
     segments: list[SegmentStatus]
 
 
@@ -99,7 +100,8 @@ def describe_speculation(gateway: Gateway) -> SpeculationStatus | dict[str, str 
 
 def _describe_revision(gateway: Gateway, policy: Policy, revision: PairRevision) -> RevisionStatus:
     drafts = gateway.fleet.drafts.admitted().get(revision.draft or "", 0)
-    allowed = allowance(policy, revision, OwnWish(), has_draft=drafts > 0, slot_on=True)
+    has_draft = drafts > 0 or bool(revision.lookups)
+    allowed = allowance(policy, revision, OwnWish(), has_draft=has_draft, slot_on=True)
     wall = gateway.clock.wall()
     targets = [target for target in gateway.fleet.targets if target.open and target.role_hash == revision.target]
     return {
@@ -110,7 +112,7 @@ def _describe_revision(gateway: Gateway, policy: Policy, revision: PairRevision)
         "why": "" if allowed.withheld is None else allowed.withheld.value,
         "targets": [{"pod": target.uid, "arm": _arm(policy, target.uid, wall)} for target in targets],
         "drafts": drafts,
-        "drafter": None if revision.draft is None else revision.drafter.value,
+        "drafters": [drafter.value for drafter in revision.drafters],
         "segments": [
             _describe_segment(segment, cell.belief, allowed.bounds, gateway.clock.monotonic())
             for segment, cell in gateway.segments.of(revision.name)[:SEGMENTS_SHOWN]
@@ -124,6 +126,7 @@ def _describe_segment(segment: Segment, belief: Belief, bounds: Bounds, now: flo
     return {
         "adapter": segment.adapter,
         "heat": segment.heat.value,
+        "drafter": segment.drafter.value,
         "k": choice.k,
         "rule": choice.why.rule.value,
         "survivals": [round(chance, 4) for chance in choice.why.survivals],

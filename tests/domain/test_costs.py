@@ -1,0 +1,162 @@
+"""What rounds cost: planes over K and the batch, and samples that are no cost at all."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf, nan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem_runtime.domain.costs import AGE_LIMIT_SECONDS, Costs, Model, Plane, learned
+from tandem_runtime.domain.tokens import Round
+
+
+def a_round(k: int, *, rows: int = 1, draft_rows: int = 1, slowed: float = 1.0, **seconds: float) -> Round:
+    """t_d 4, t_v 18, o 1 and t_b 15 milliseconds."""
+    forward, drafting = (0.018 if k else 0.015) * slowed, 0.004 * k * slowed
+    told = {"seconds": forward + drafting + (0.001 if k else 0.0), **seconds}
+    return Round(
+        k, 0, 1, drafting, forward, forward, drafting, rows=rows, draft_rows=draft_rows, seconds=told["seconds"]
+    )
+
+
+def known(*rounds: Round, now: float = 0.0) -> Costs:
+    costs = Costs()
+    for round in rounds:
+        costs = costs.learned(round, now)
+    return costs
+
+
+SETTLED = known(*[a_round(4), a_round(0)] * 20)
+
+
+def test_costs_are_told_apart() -> None:
+    model = SETTLED.model(0.0)
+    assert model == pytest.approx(Model(0.019, 0.004, 0.0, 0.015, model.plain_doubt if model else 0.0))
+
+
+def test_engines_that_tell_no_seconds_are_judged_by_the_gateways_own() -> None:
+    round = Round(2, 0, 1, 0.020, 0.019, seconds=0.039)
+    model = known(round).model(0.0)
+    assert model is not None
+    assert (model.draft_token, model.cost(2)) == pytest.approx((0.010, 0.039))
+
+
+def test_what_was_never_seen_is_not_known() -> None:
+    assert Costs().model(0.0) is None
+    assert known(a_round(0)).model(0.0) is None
+    model = known(a_round(3)).model(0.0)
+    assert model is not None
+    assert (model.plain_token, model.baseline) == (None, model.fixed)
+
+
+def test_what_was_not_measured_for_long_is_not_known() -> None:
+    assert SETTLED.model(AGE_LIMIT_SECONDS) is not None
+    assert SETTLED.model(AGE_LIMIT_SECONDS + 1) is None
+    refreshed = SETTLED.learned(a_round(4), AGE_LIMIT_SECONDS).model(AGE_LIMIT_SECONDS + 1)
+    assert refreshed is not None
+    assert refreshed.plain_token is None
+
+
+@pytest.mark.parametrize(
+    ("truth", "within"),
+    [
+        (lambda k, rows: 0.018, 0.0004),
+        (lambda k, rows: 0.015 + 0.0006 * k, 0.0004),
+        (lambda k, rows: 0.015 + 0.0006 * k + 0.0005 * (rows - 1), 0.0006),
+    ],
+)
+def test_a_plane_finds_the_coefficients_behind_noisy_samples(truth: Callable[[int, int], float], within: float) -> None:
+    chance, plane = random.Random(1), None
+    for _ in range(400):
+        k, rows = chance.randint(1, 8), chance.randint(1, 16)
+        plane = learned(plane, truth(k, rows) * chance.gauss(1, 0.05), k, rows, 0.0)
+    assert plane is not None
+    for k, rows in ((1, 1), (4, 8), (8, 16)):
+        assert plane.seconds(k, rows) == pytest.approx(truth(k, rows), abs=2 * within)
+
+
+def test_slopes_stay_as_long_as_k_and_the_batch_do() -> None:
+    plane: Plane | None = None
+    for k in (1, 8) * 40:
+        plane = learned(plane, 0.015 + 0.0006 * k, k, 1, 0.0)
+    settled = plane
+    for number in range(500):
+        plane = learned(plane, 0.015 + 0.0006 * 4, 4, 1, number * 0.04)
+    assert plane is not None
+    assert settled is not None
+    assert plane.per_token == pytest.approx(settled.per_token, abs=1e-5)
+
+
+def test_slopes_below_zero_are_taken_for_none() -> None:
+    plane = Plane(0.02, -0.001, -0.001, 1e-9, 0.0, 0.0, 1e-9, 0.0, 1e-9, 0.0)
+    assert plane.seconds(8, 8) == 0.02
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 16), st.integers(1, 64), st.floats(0, 100), st.floats(-10, 10_000)),
+        max_size=20,
+    )
+)
+def test_whatever_is_sampled_costs_are_finite_and_not_below_zero(
+    samples: list[tuple[int, int, float, float]],
+) -> None:
+    costs = Costs()
+    for k, rows, slowed, now in samples:
+        costs = costs.learned(a_round(k, rows=rows, slowed=slowed), now)
+    model = costs.model(0.0, rows=3, draft_rows=3)
+    if model is not None:
+        assert all(0 <= cost < inf for cost in (model.fixed, model.per_token, model.baseline))
+
+
+@pytest.mark.parametrize(
+    "round",
+    [
+        a_round(4, seconds=-0.5),
+        a_round(4, seconds=nan),
+        a_round(0, seconds=inf),
+        replace(a_round(4), drafting_seconds=-1.0),
+        replace(a_round(4), verify_seconds=nan),
+    ],
+)
+def test_seconds_that_cannot_have_passed_teach_nothing(round: Round) -> None:
+    assert SETTLED.learned(round, 1.0) is SETTLED
+
+
+@pytest.mark.parametrize("pause", [0.2, 3600.0])
+@pytest.mark.parametrize("k", [0, 4])
+def test_one_pause_of_the_collector_or_of_the_machine_moves_no_cost(pause: float, k: int) -> None:
+    paused = SETTLED.learned(a_round(k, seconds=pause), 1.0)
+    assert paused.model(1.0) == SETTLED.model(1.0)
+    again = paused.learned(a_round(k), 1.1).model(1.1)
+    before = SETTLED.model(1.1)
+    assert again is not None
+    assert before is not None
+    assert again.cost(4) == pytest.approx(before.cost(4), rel=0.01)
+    assert again.baseline == pytest.approx(before.baseline, rel=0.01)
+
+
+def test_two_slow_rounds_in_a_row_are_a_change_and_believed_at_once() -> None:
+    changed = SETTLED.learned(a_round(4, slowed=5), 1.0).learned(a_round(4, slowed=5), 1.1)
+    model = changed.model(1.1)
+    assert model is not None
+    assert model.cost(4) == pytest.approx(5 * 0.034 + 0.001, rel=0.1)
+
+
+def test_a_clock_that_goes_back_ages_nothing() -> None:
+    later = SETTLED.learned(a_round(4), 100.0)
+    back = later.learned(a_round(4), 50.0)
+    assert back.forward is not None
+    assert back.forward.at == 100.0
+    assert back.model(50.0) is not None
+
+
+def test_a_loosened_cost_is_turned_by_the_next_round() -> None:
+    firm = SETTLED.learned(a_round(4, slowed=2), 1.0).model(1.0)
+    loose = SETTLED.loosened().learned(a_round(4, slowed=2), 1.0).model(1.0)
+    assert firm is not None
+    assert loose is not None
+    assert firm.cost(4) < 0.045 < 0.06 < loose.cost(4)
