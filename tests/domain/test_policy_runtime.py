@@ -217,7 +217,8 @@ def test_the_first_no_is_the_reason(
     policy = replace(POLICY, speculation=speculation)
     revision = replace(STABLE, speculate=speculate)
     allowed = allowance(policy, revision, wish, has_draft=has_draft, slot_on=slot_on)
-    expected = Allowance(Bounds(2, 6, Mode.AUTO, 0.025, overlap=Overlap.AUTO)) if withheld is None else Allowance(OFF, withheld)
+    bounds = Bounds(2, 6, Mode.AUTO, 0.025, overlap=Overlap.AUTO)
+    expected = Allowance(bounds) if withheld is None else Allowance(OFF, withheld)
     assert allowed == expected
 
 
