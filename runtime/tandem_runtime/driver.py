@@ -125,7 +125,13 @@ class _Executor:
         if choice.k:
             await self._listener.settle()
         k = min(choice.k, self._session.room)
-        self._session.chosen(k, choice.survivals[:k], plain_tokens=choice.plain_tokens, stop=choice.stop)
+        self._session.chosen(
+            k,
+            choice.survivals[:k],
+            plain_tokens=choice.plain_tokens,
+            stop=choice.stop,
+            outlook=None if choice.outlook is None else choice.outlook.first(k),
+        )
 
     async def carry_out(self, command: OpenTarget | OpenDraft | Propose | Verify | Run) -> None:
         try:

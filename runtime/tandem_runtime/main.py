@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from tandem_runtime.domain import policy
 from tandem_runtime.domain.adapters import MOST_ADAPTERS
+from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.errors import SettingRefused, TandemError
 from tandem_runtime.domain.tokens import Drafter
 from tandem_runtime.engines.cores import PASSIVE_WAITING, allowed_cores
@@ -374,6 +375,13 @@ def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"most tokens proposed at once (default {MOST_DRAFT_TOKENS}, with a lookup {MOST_LOOKUP_TOKENS})",
     )
     add("--early-stop", action="store_true", help="let a draft end a proposal where its own confidence is low")
+    add(
+        "--overlap",
+        choices=tuple(choice.value for choice in Overlap),
+        default=Overlap.OFF.value,
+        help="draft ahead while the target verifies; both take from the same cores here, so it is for accelerators of"
+        " their own, real or paced (default %(default)s)",
+    )
     add("--off-percent", type=_percent, default=0, help="time slots with speculation off, to compare (default none)")
     add(
         "--replay-basis-points",
@@ -434,6 +442,7 @@ def _pair_options(arguments: argparse.Namespace) -> "PairOptions":
             min_draft_tokens=arguments.min_draft_tokens,
             max_draft_tokens=most,
             early_stop=arguments.early_stop,
+            overlap=Overlap(arguments.overlap),
         ),
         control=policy.ControlPolicy(off_percent=arguments.off_percent),
         exactness=policy.ExactnessPolicy(arguments.replay_basis_points),

@@ -6,6 +6,8 @@ Refuses to know what they are judged by: the operator reads `/internal/evidence`
                            / sum by (revision) (rate(tandem_spec_decode_num_draft_tokens_total[5m]))
     left out by targets      tandem_spec_decode_num_unjudged_tokens_total above: neither accepted nor rejected
     mean accepted length     1 + accepted tokens / drafts, the same way with tandem_spec_decode_num_drafts_total
+    hits of overlap          sum by (revision) (rate(tandem_ahead_proposals_total{result="hit"}[5m])) over the same
+                             without result; tandem_ahead_wasted_tokens_total beside
     broken exactness         sum by (revision) (increase(tandem_exactness_replays_total{result="different"}[1h])) > 0
     speed-up                 (tandem_decode_seconds_total / tandem_output_tokens_total of arm="off") / (same of "on")
 
@@ -47,6 +49,10 @@ class Metrics:
             "drafter",
             "position",
         )
+        self._prepared = self._counter(
+            "ahead_proposals", "Proposals that something was drafted ahead for, by whether it was of use.", "result"
+        )
+        self._wasted = self._counter("ahead_wasted_tokens", "Tokens drafted ahead for what did not happen.")
         self._output = self._counter("output_tokens", "Tokens of answers, end tokens included.")
         self._decode = self._counter("decode_seconds", "Seconds of decoding, summed over sequences.")
         self._requests = self._counter("requests", "Requests by HTTP status; 499 is a caller that left.", "code")
@@ -76,6 +82,9 @@ class Metrics:
             self._unjudged.labels(*labels).inc(round.unjudged)
             for position in range(round.accepted):
                 self._positions.labels(*labels, position).inc()
+        if round.ahead is not None:
+            self._prepared.labels(revision, arm, "hit" if round.ahead.hit else "miss").inc()
+            self._wasted.labels(revision, arm).inc(round.ahead.wasted)
 
     def add_first_token(self, seconds: float, *, revision: str, arm: Arm) -> None:
         self._first.labels(revision, arm).observe(seconds)

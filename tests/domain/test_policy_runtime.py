@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.errors import PolicyRefused
 from tandem_runtime.domain.lookahead import OFF, Bounds, Mode
 from tandem_runtime.domain.policy import (
@@ -163,6 +164,7 @@ def test_a_pair_may_have_no_draft() -> None:
         ("speculation.verification", "Lossy", "speculation.verification"),
         ("speculation.minDraftTokens", 9, "speculation.minDraftTokens"),
         ("speculation.maxDraftTokens", 65, "speculation.maxDraftTokens"),
+        ("speculation.overlap", True, "speculation.overlap"),
         ("control.offPercent", 101, "control.offPercent"),
         ("control.slotSeconds", 0, "control.slotSeconds"),
         ("exactness.sampleBasisPoints", 10_001, "exactness.sampleBasisPoints"),
@@ -215,7 +217,8 @@ def test_the_first_no_is_the_reason(
     policy = replace(POLICY, speculation=speculation)
     revision = replace(STABLE, speculate=speculate)
     allowed = allowance(policy, revision, wish, has_draft=has_draft, slot_on=slot_on)
-    expected = Allowance(Bounds(2, 6, Mode.AUTO, 0.025)) if withheld is None else Allowance(OFF, withheld)
+    bounds = Bounds(2, 6, Mode.AUTO, 0.025, overlap=Overlap.AUTO)
+    expected = Allowance(bounds) if withheld is None else Allowance(OFF, withheld)
     assert allowed == expected
 
 
@@ -234,7 +237,7 @@ def test_the_first_no_is_the_reason(
 def test_a_request_narrows_the_bounds_and_never_widens_them(wish: OwnWish, bounds: tuple[int, int]) -> None:
     policy = replace(POLICY, speculation=replace(FREE, mode=SpeculationMode.ALWAYS))
     allowed = allowance(policy, STABLE, wish, has_draft=True, slot_on=True)
-    assert allowed == Allowance(Bounds(*bounds, Mode.ALWAYS, 0.025))
+    assert allowed == Allowance(Bounds(*bounds, Mode.ALWAYS, 0.025, overlap=Overlap.AUTO))
 
 
 BOTH = (Verification.COUPLED, Verification.REJECTION)
@@ -274,6 +277,11 @@ def test_a_request_steers_if_it_says_anything_about_speculation() -> None:
         wish.steers
         for wish in (OwnWish(off=True), OwnWish(max_draft_tokens=8), OwnWish(verification=Verification.COUPLED))
     )
+
+
+def test_a_policy_may_keep_the_draft_from_working_ahead() -> None:
+    policy = parse_policy(changed("speculation.overlap", "Off"))
+    assert policy.speculation == replace(POLICY.speculation, overlap=Overlap.OFF)
 
 
 @pytest.mark.parametrize("early", [True, False])

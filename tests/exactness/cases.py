@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from tests.exactness.loops import Question
 from tests.exactness.texts import VOCAB
 
+from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.lookahead import OFF, Bounds, Mode
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import SamplingParameters
@@ -98,6 +99,7 @@ class Twin:
     trouble: float
     """Share of the calls to target and draft that fail."""
     seed: int
+    overlap: Overlap
     late: int
     """How many turns of the event loop it waits before it begins."""
 
@@ -129,18 +131,18 @@ def bounds_over_time(twin: Twin) -> Iterator[Bounds]:
     while True:
         match twin.lengths:
             case Lengths.FIXED:
-                yield _exactly(twin.k)
+                yield _exactly(twin.k, twin.overlap)
             case Lengths.EVERY_ROUND:
-                yield _exactly(chance.randrange(17))
+                yield _exactly(chance.randrange(17), twin.overlap)
             case Lengths.ON_AND_OFF:
-                yield from [_exactly(twin.k)] * chance.randrange(1, 6)
+                yield from [_exactly(twin.k, twin.overlap)] * chance.randrange(1, 6)
                 yield OFF
             case Lengths.AUTO:
-                yield Bounds(0, max(twin.k, 1))
+                yield Bounds(0, max(twin.k, 1), overlap=twin.overlap)
 
 
-def _exactly(k: int) -> Bounds:
-    return Bounds(k, k, Mode.ALWAYS) if k else OFF
+def _exactly(k: int, overlap: Overlap) -> Bounds:
+    return Bounds(k, k, Mode.ALWAYS, overlap=overlap) if k else OFF
 
 
 def _question(chance: Random, *always: Setting) -> Question:
@@ -180,5 +182,6 @@ def _twin(chance: Random) -> Twin:
         k=chance.choice([1, 2, 3, 4, 5, 7, 8, 12, 16]),
         trouble=chance.choice([0.0, 0.0, 0.05, 0.2]),
         seed=chance.getrandbits(32),
+        overlap=chance.choice([Overlap.ON, Overlap.ON, Overlap.AUTO, Overlap.OFF]),
         late=chance.choice([0, 0, 1, 5, 40]),
     )

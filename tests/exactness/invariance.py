@@ -26,7 +26,7 @@ from tandem_runtime.domain.commands import Counts
 from tandem_runtime.domain.errors import NothingAdmitted
 from tandem_runtime.domain.processors import History, processed
 from tandem_runtime.domain.sampling import coupled_choice
-from tandem_runtime.domain.tokens import FinishReason, TokenId
+from tandem_runtime.domain.tokens import FinishReason, Round, TokenId
 from tandem_runtime.driver import Engines
 from tandem_runtime.ports import DraftEngine, TargetEngine
 
@@ -60,6 +60,8 @@ class Tally:
     rounds: int = 0
     proposed: int = 0
     accepted: int = 0
+    prepared: int = 0
+    """Rounds whose proposal had been drafted ahead."""
     by_reference: int = 0
     cut_off: int = 0
     """Sequences that ended because the request's own rules left no token."""
@@ -72,6 +74,7 @@ class Tally:
         self.rounds += other.rounds
         self.proposed += other.proposed
         self.accepted += other.accepted
+        self.prepared += other.prepared
         self.by_reference += other.by_reference
         self.cut_off += other.cut_off
         self.mismatches += other.mismatches
@@ -80,6 +83,9 @@ class Tally:
     def count_faults(self, faults: dict[str, int]) -> None:
         for name, times in faults.items():
             self.faults[name] = self.faults.get(name, 0) + times
+
+    def round(self, round: Round) -> None:
+        self.prepared += round.ahead is not None and round.ahead.hit
 
     def count_answer(self, counts: Counts | None) -> None:
         if counts is None:
@@ -159,7 +165,9 @@ async def _prove_twin(case: _Case, stage: Stage, tally: Tally) -> None:
     found: Answer | str
     try:
         engines, bounds = _engines(case, stage, trouble), bounds_over_time(twin)
-        found, counts = await answer_of(case.question, f"{twin.seed}", engines, bounds, refusal=stage.refusal)
+        found, counts = await answer_of(
+            case.question, f"{twin.seed}", engines, bounds, refusal=stage.refusal, observer=tally
+        )
         tally.count_answer(counts)
     except Exception as error:  # a failed request differs like any other, with its reproduction
         found = f"{type(error).__name__}: {error}"

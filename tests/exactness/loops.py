@@ -30,7 +30,7 @@ from tandem_runtime.engines.planning import CHUNK_TOKENS, StepSize
 from tandem_runtime.engines.scripted import Script, ScriptedModel
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
-from tandem_runtime.ports import DraftEngine, TargetEngine
+from tandem_runtime.ports import DraftEngine, Observer, TargetEngine
 
 LONGEST = 256
 """Prompt and answer of a session."""
@@ -148,6 +148,7 @@ async def answer_of(
     bounds: Iterator[Bounds],
     *,
     refusal: type[BadRequest] = NothingAdmitted,
+    observer: Observer | None = None,
 ) -> tuple[Answer, Counts | None]:
     """Ask, with the bounds of K taken from `bounds` round by round. No counts come where the rules left no token, which
     is told by a `refusal`."""
@@ -168,7 +169,7 @@ async def answer_of(
         engines=engines,
         lookahead=Lookahead(),
         allowance=lambda: next(bounds),
-        observer=NobodyWatches(),
+        observer=observer or NobodyWatches(),
         clock=CountedClock(),
     )
     tokens: list[TokenId] = []

@@ -22,12 +22,14 @@ from tandem_runtime.domain.errors import (
     TargetLost,
 )
 from tandem_runtime.domain.tokens import (
+    Ahead,
     Capabilities,
     Grammar,
     GrammarKind,
     Incarnation,
     Opened,
     OpenSession,
+    Outlook,
     Priority,
     Proposal,
     ProposeRound,
@@ -56,6 +58,7 @@ incarnations = st.sampled_from([BOUND, Incarnation("another")])
 micro = counts.map(lambda n: n / 1_000_000)
 sharers = st.integers(1, 2**32 - 1)
 share = st.integers(0, 10_000).map(lambda n: n / 10_000)
+outlooks = st.builds(Outlook, st.lists(share, max_size=9).map(tuple), counts, st.none() | sharers)
 texts = st.text(st.characters(codec="utf-8"), max_size=20)
 
 parameters = st.builds(
@@ -94,8 +97,11 @@ def proposals(draw: st.DrawFn, *, seconds: bool = True) -> Proposal:
     proposal = Proposal(ids=proposed, q=q or None)
     if not seconds:
         return proposal
+    ahead = draw(st.none() | st.builds(Ahead, st.booleans(), counts))
     told = st.just(b"") | st.binary(min_size=len(proposed), max_size=len(proposed))
-    return replace(proposal, draft_seconds=draw(micro), rows=draw(sharers), confidences=draw(told.map(tuple)))
+    return replace(
+        proposal, draft_seconds=draw(micro), rows=draw(sharers), confidences=draw(told.map(tuple)), ahead=ahead
+    )
 
 
 chances = st.integers(0, 255).map(lambda each: each / 255)
@@ -127,7 +133,9 @@ requests: st.SearchStrategy[RequestBody] = st.one_of(
     ),
     verify_rounds(),
     st.builds(RunRounds, st.just(SESSION), incarnations, counts, counts, counts),
-    st.builds(ProposeRound, st.just(SESSION), incarnations, counts, ids, counts, st.none() | stops),
+    st.builds(
+        ProposeRound, st.just(SESSION), incarnations, counts, ids, counts, st.none() | stops, st.none() | outlooks
+    ),
     st.builds(ScoreTokens, st.just(SESSION), incarnations, counts, ids),
     st.just(Cancel()),
     st.just(Close()),

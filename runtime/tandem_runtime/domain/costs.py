@@ -187,8 +187,9 @@ class Costs:
         forward_seconds = round.forward_seconds or round.verify_seconds
         drafting_seconds = round.drafting_seconds or round.draft_seconds
         overhead_seconds = max(round.seconds - drafting_seconds - forward_seconds, 0.0)
+        drafted = learned(self.draft_token, drafting_seconds / k, 0, round.draft_rows, now)
         return Costs(
-            draft_token=learned(self.draft_token, drafting_seconds / k, 0, round.draft_rows, now),
+            draft_token=self.draft_token if _was_prepared(round) else drafted,
             forward=learned(self.forward, forward_seconds, round.judged, rows, now),
             overhead=learned(self.overhead, overhead_seconds, 0, 1, now),
             plain=self.plain,
@@ -205,8 +206,14 @@ class Costs:
             return None if self.plain is None else self.plain.seconds(0, round.rows)
         if self.draft_token is None or self.forward is None or self.overhead is None:
             return None
-        drafting = round.proposed * self.draft_token.seconds(0, round.draft_rows)
+        drafted = 0 if _was_prepared(round) else round.proposed
+        drafting = drafted * self.draft_token.seconds(0, round.draft_rows)
         return max(self.overhead.level, 0.0) + self.forward.seconds(round.judged, round.rows) + drafting
+
+
+def _was_prepared(round: Round) -> bool:
+    """Whether its proposal was drafted while the round before was verified: it tells nothing of drafting on demand."""
+    return round.ahead is not None and round.ahead.hit
 
 
 def _sensible(round: Round) -> bool:

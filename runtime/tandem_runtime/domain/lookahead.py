@@ -36,9 +36,10 @@ from typing import Final, assert_never
 from weakref import ref
 
 from tandem_runtime.domain.acceptance import ALIKE, UNKNOWN, Acceptance, Own
+from tandem_runtime.domain.ahead import Foresight, Overlap
 from tandem_runtime.domain.calibration import Calibration
 from tandem_runtime.domain.costs import Costs, Model
-from tandem_runtime.domain.tokens import Round, Stop
+from tandem_runtime.domain.tokens import Outlook, Round, Stop
 
 HYSTERESIS: Final = 0.01
 """Another K must be better by this share, so that noise does not move K."""
@@ -80,6 +81,7 @@ class Bounds:
     min_gain: float = 0.01
     early_stop: bool = False
     """Whether drafting may end within a round by its confidence; K is then the most, which few rounds reach."""
+    overlap: Overlap = Overlap.OFF
 
     @property
     def least(self) -> int:
@@ -196,6 +198,8 @@ class Choice:
     plain_tokens: int | None = None
     stop: Stop | None = None
     """Where drafting ends before K, if it may."""
+    outlook: Outlook | None = None
+    """What the draft is to do while the round is verified. None: nothing."""
 
 
 def choose(belief: Belief, bounds: Bounds, now: float, view: View) -> tuple[Choice, Belief]:
@@ -368,6 +372,7 @@ class Shared:
 
     def __init__(self, belief: Belief | None = None) -> None:
         self.belief = belief or Belief()
+        self.foresight = Foresight()
         self.calibration = Calibration()
         """What the draft's confidence is worth; learnt where it is told."""
         self._listening: ref[Lookahead] | None = None
@@ -416,8 +421,17 @@ class Lookahead:
             choice = ending_early(choice, self.shared.calibration)
         if choice.k > most:
             choice = replace(choice, k=most, survivals=choice.survivals[:most])
+        elif choice.stop is None:
+            choice = self._looking_ahead(choice, min(most, bounds.maximum), bounds.overlap)
         self.last = choice
         return choice
+
+    def _looking_ahead(self, choice: Choice, most: int, overlap: Overlap) -> Choice:
+        """With more tokens, where the draft works while the target verifies."""
+        outlook = self.shared.foresight.look(choice.survivals, most, overlap)
+        if outlook is None:
+            return choice
+        return replace(choice, k=len(outlook.survivals), survivals=outlook.survivals, outlook=outlook)
 
     def learn(self, round: Round, now: float, *, warm: bool) -> None:
         view = View(self._own, self._batch, self._k, warm, self._chosen)
@@ -425,6 +439,7 @@ class Lookahead:
         self.shared.belief, self._own = learn(self.shared.belief, round, now, view)
         if round.confidences:
             self.shared.calibration = self.shared.calibration.learned(round.confidences, round.evidence)
+        self.shared.foresight.learn(round)
         self._batch = Batch(round.rows, round.draft_rows if round.proposed else self._batch.draft_rows)
 
     def unanswered(self) -> None:

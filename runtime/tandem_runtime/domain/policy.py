@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType, TypeAlias, TypeVar, cast
 
+from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.errors import PolicyRefused
 from tandem_runtime.domain.lookahead import OFF, Bounds, Mode
 from tandem_runtime.domain.tokens import Drafter, Verification
@@ -91,6 +92,7 @@ class SpeculationPolicy:
     max_draft_tokens: int = 8
     min_gain_basis_points: int = 100
     early_stop: bool = False
+    overlap: Overlap = Overlap.AUTO
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +209,7 @@ def _speculation(fields: Fields) -> SpeculationPolicy:
         ),
         min_gain_basis_points=_whole(fields, "minGainBasisPoints", path, default=default.min_gain_basis_points),
         early_stop=_flag(fields, "earlyStop", path, default=default.early_stop),
+        overlap=_enum(Overlap, fields, "overlap", path, default=default.overlap),
     )
     if policy.min_draft_tokens > policy.max_draft_tokens:
         raise _wrong("speculation.minDraftTokens", policy.min_draft_tokens, f"at most {policy.max_draft_tokens}")
@@ -331,7 +334,7 @@ def _bounds(speculation: SpeculationPolicy, wish: OwnWish) -> Bounds:
         least = max(least, wish.min_draft_tokens)
     mode = Mode.ALWAYS if speculation.mode is SpeculationMode.ALWAYS else Mode.AUTO
     min_gain = speculation.min_gain_basis_points / BASIS_POINTS
-    return Bounds(min(least, most), most, mode, min_gain, speculation.early_stop)
+    return Bounds(min(least, most), most, mode, min_gain, speculation.early_stop, speculation.overlap)
 
 
 def choose_verification(

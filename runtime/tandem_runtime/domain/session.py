@@ -39,6 +39,7 @@ from tandem_runtime.domain.tokens import (
     Incarnation,
     Opened,
     OpenSession,
+    Outlook,
     Proposal,
     ProposeRound,
     Round,
@@ -89,6 +90,7 @@ class Session:
         self._k = 0
         self._stop: Stop | None = None
         self._survivals: tuple[float, ...] = ()
+        self._outlook: Outlook | None = None
         self._silences = 0
         """How often in a row the draft had nothing to offer."""
         self._run = RunRounds(request.session, Incarnation(""), 0, 0, 0)
@@ -153,14 +155,20 @@ class Session:
         self._target.opened(opened)
 
     def chosen(
-        self, k: int, survivals: tuple[float, ...] = (), *, plain_tokens: int | None = None, stop: Stop | None = None
+        self,
+        k: int,
+        survivals: tuple[float, ...] = (),
+        *,
+        plain_tokens: int | None = None,
+        stop: Stop | None = None,
+        outlook: Outlook | None = None,
     ) -> None:
         """K for the next round, at most what Choose said, and `survivals` as in `VerifyRound`, for K tokens; where K is
         0, after how many tokens to ask again at the latest."""
         self._demand(Signal.WILL_RUN)
         if not 0 <= k <= self._most():
             raise OutOfOrder(f"K = {k} was chosen where at most {self._most()} tokens fit")
-        self._k, self._survivals, self._stop = k, survivals, stop
+        self._k, self._survivals, self._stop, self._outlook = k, survivals, stop, outlook
         if k == 0:
             self._will_run(most=plain_tokens or RUN_TOKENS)
         else:
@@ -320,7 +328,13 @@ class Session:
     def _propose_round(self) -> ProposeRound:
         committed = tuple(self._output[self._draft_base :])
         return ProposeRound(
-            self.request.session, self._draft.incarnation, self._draft_base, committed, self._k, self._stop
+            session=self.request.session,
+            incarnation=self._draft.incarnation,
+            base=self._draft_base,
+            committed=committed,
+            k=self._k,
+            stop=self._stop,
+            outlook=self._outlook,
         )
 
     def _verify_round(self) -> VerifyRound:
@@ -390,6 +404,8 @@ class Session:
             prefill=prefill,
             rows=verdict.rows,
             draft_rows=self._proposal.rows,
+            ahead=self._proposal.ahead,
+            prepares=proposed > 0 and self._outlook is not None,
             drafter=self._proposal.drafter,
             unjudged=verdict.unjudged,
         )

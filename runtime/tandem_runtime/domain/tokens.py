@@ -158,6 +158,8 @@ class Proposal:
     """The drafter read the session's whole text for it."""
     confidences: tuple[int, ...] = ()
     """How sure the draft was of each guess, see `Stop`; empty where it was not asked."""
+    ahead: "Ahead | None" = None
+    """What came of drafting ahead for this proposal; None: nothing was."""
 
     def first(self, k: int) -> "Proposal":
         """Its first `k` guesses."""
@@ -284,6 +286,22 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Outlook:
+    """That a draft is to prepare its next answer while this one is verified; see `domain.ahead`."""
+
+    survivals: tuple[float, ...]
+    """The believed chance that the first 1, 2, ... k tokens of this round all stand."""
+    branches: int
+    """How many verdicts to prepare for."""
+    enough: int | None = None
+    """So many tokens are to be offered at once rather than k later: what was prepared beyond costs no time. None: k."""
+
+    def first(self, k: int) -> "Outlook":
+        """The same for a round of the first k tokens."""
+        return replace(self, survivals=self.survivals[:k])
+
+
+@dataclass(frozen=True, slots=True)
 class ProposeRound:
     """Offer `k` tokens after the output so far. `committed` holds the tokens committed since `base` (an offset)."""
 
@@ -294,6 +312,8 @@ class ProposeRound:
     k: int
     stop: Stop | None = None
     """Offer fewer by this, and tell confidences. A draft that has none ignores it."""
+    outlook: Outlook | None = None
+    """Go on once this is answered. A draft that cannot draft ahead ignores it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,6 +394,8 @@ class Round:
     """Who made the proposal, where there was one."""
     unjudged: int = 0
     """Proposed tokens that the target left out for want of room: neither accepted nor rejected."""
+    prepares: bool = False
+    """The draft was asked to draft ahead while this round was verified."""
 
     @property
     def evidence(self) -> tuple[float, ...]:

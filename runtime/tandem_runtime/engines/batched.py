@@ -31,6 +31,8 @@ class BatchedEngine:
 
     lost: ClassVar[type[TandemError]]
     forgotten: ClassVar[type[TandemError]]
+    steps: ClassVar[type[StepLoop]] = StepLoop
+    """What steps over the model; a simulation has one without a thread."""
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class BatchedEngine:
         self._clock = clock
         self._capabilities = facts.capabilities(model)
         self._end_tokens = facts.end_tokens
-        self._loop = StepLoop(
+        self._loop = self.steps(
             model,
             clock=clock,
             lost=self.lost,

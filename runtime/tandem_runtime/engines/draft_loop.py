@@ -11,11 +11,13 @@ Every failure is a DraftLost: whatever the reason, the driver goes on with K = 0
 
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
+from functools import cached_property
 from statistics import fmean
 from typing import Any, ClassVar, TypeVar
 
 from tandem_runtime.domain.errors import BadRequest, DraftLost, TandemError
 from tandem_runtime.domain.tokens import (
+    Ahead,
     Opened,
     OpenSession,
     Proposal,
@@ -27,6 +29,7 @@ from tandem_runtime.domain.tokens import (
     Verification,
     refuse_foreign_ids,
 )
+from tandem_runtime.engines.ahead import Drafted, Guessing, Pauses, Preparation
 from tandem_runtime.engines.batched import BatchedEngine
 from tandem_runtime.engines.confidence import confidence
 from tandem_runtime.engines.jobs import Work
@@ -46,12 +49,21 @@ class BatchedDraft(BatchedEngine):
     lost: ClassVar = DraftLost
     forgotten: ClassVar = DraftLost
 
+    @cached_property
+    def _guessing(self) -> Guessing:
+        return Guessing(_guess, self._end_tokens, self._capabilities.max_length, Pauses())
+
+    @property
+    def drafting_ahead(self) -> int:
+        """Branches that are not done. May be read on any thread."""
+        return self._loop.beside
+
     async def open(self, request: OpenSession) -> Opened:
         """Whatever the target answers with: this model drafts alone."""
         return await _or_lost(self._admit(replace(request, adapter=None)))
 
     async def propose(self, request: ProposeRound) -> Proposal:
-        return await _or_lost(self._loop.submit(request.session, self._propose(request)))
+        return await _or_lost(self._loop.submit(request.session, self._propose(request, self._clock.monotonic())))
 
     async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
         """One bit per id; the ids then count as committed. An id beyond the draft's context scores false."""
@@ -63,37 +75,59 @@ class BatchedDraft(BatchedEngine):
         self._refuse_foreign((*request.prompt, *request.output))
         return await self._sessions.admit(request)
 
-    def _propose(self, request: ProposeRound) -> Work[Proposal]:
+    def _propose(self, request: ProposeRound, arrived: float) -> Work[Proposal]:
         session = self._sessions.find(request.session, request.incarnation)
         self._commit(session, request.base, request.committed)
+        prepared, ahead = _settled(session, arrived)
         began = self._loop.now()
-        tokens = session.prefix
-        settled = len(tokens)
-        ids: list[TokenId] = []
-        rows: list[SparseRow] = []
+        settled = len(session.prefix)
+        drafted, ahead = _begun(prepared, ahead, 0 if request.stop is not None else request.k)
+        session.commit(len(session.output), drafted.ids)
         confidences: list[int] = []
-        sharers: list[int] = []
-        while len(ids) < request.k and len(tokens) <= self._capabilities.max_length:
+        sharers = yield from self._draft_on(request, session, drafted, confidences, settled=settled)
+        self._prepare(session, request, drafted)
+        return Proposal(
+            ids=tuple(drafted.ids),
+            q=tuple(drafted.q) if session.request.verification is not Verification.COUPLED else None,
+            draft_seconds=self._loop.now() - began,
+            rows=round(fmean(sharers)) if sharers else 1,
+            confidences=tuple(confidences),
+            ahead=ahead,
+        )
+
+    def _draft_on(
+        self, request: ProposeRound, session: Session, drafted: Drafted, confidences: list[int], *, settled: int
+    ) -> Work[list[int]]:
+        """Draft until there are as many tokens as are needed, if the draft can; how many sessions shared each step."""
+        tokens, ids, sharers, k = session.prefix, drafted.ids, list[int](), _needed(request)
+        while len(ids) < k and len(tokens) <= self._capabilities.max_length and not self._has_ended(ids):
             seen = yield Want(session.line, tokens, first=len(tokens) - 1, settled=settled)
             sharers.append(seen.rows)
-            guessed = _guess(session, seen.logits, ahead=len(ids))
+            guessed = _guess(session, seen.logits, len(ids))
             if guessed is None:
                 break
-            token, row = guessed
-            ids.append(token)
-            rows += [row] if row is not None else []
             confidences += [_confidence(session, seen.logits)] if request.stop is not None else []
-            tokens.append(token)
-            session.commit(len(session.output), [token])  # the next round's base says how many of them stand
-            if token in self._end_tokens or (request.stop is not None and request.stop.ends(confidences)):
+            drafted.logits.append(seen.logits)
+            drafted.add(*guessed)
+            tokens.append(ids[-1])
+            session.commit(len(session.output), ids[-1:])  # the next round's base says how many of them stand
+            if request.stop is not None and request.stop.ends(confidences):
                 break
-        q = tuple(rows) if session.request.verification is not Verification.COUPLED else None
-        shared = round(fmean(sharers)) if sharers else 1
-        return Proposal(tuple(ids), q, self._loop.now() - began, rows=shared, confidences=tuple(confidences))
+        return sharers
+
+    def _has_ended(self, ids: Sequence[TokenId]) -> bool:
+        return bool(ids) and ids[-1] in self._end_tokens
+
+    def _prepare(self, session: Session, request: ProposeRound, drafted: Drafted) -> None:
+        """Go on for the next round once this one has been answered."""
+        if request.outlook is not None and drafted.ids:
+            session.ahead = Preparation(session, drafted, request.outlook, loop=self._loop, guessing=self._guessing)
+            self._loop.soon(session.ahead.begin)
 
     def _score(self, request: ScoreTokens) -> Work[tuple[bool, ...]]:
         session = self._sessions.find(request.session, request.incarnation)
         self._commit(session, request.base, request.ids)
+        session.let_go()
         first = len(session.request.prompt) + request.base - 1
         fed = session.prefix[:-1][: self._capabilities.max_length]
         if len(fed) <= first or not request.ids:
@@ -118,7 +152,27 @@ class BatchedDraft(BatchedEngine):
         refuse_foreign_ids(ids, vocab_size=self._capabilities.vocab_size, parameter="prompt")
 
 
-def _guess(session: Session, logits: Logits, *, ahead: int) -> tuple[TokenId, SparseRow | None] | None:
+def _settled(session: Session, arrived: float) -> tuple[Drafted | None, Ahead | None]:
+    """What was prepared for the output as it is now, and what came of preparing; `arrived` is when that was told."""
+    preparation, session.ahead = session.ahead, None
+    return (None, None) if preparation is None else preparation.settle(arrived)
+
+
+def _begun(prepared: Drafted | None, ahead: Ahead | None, k: int) -> tuple[Drafted, Ahead | None]:
+    """The first k of the tokens that were prepared, and what came of preparing; nothing, where nothing was."""
+    if prepared is None or ahead is None:
+        return Drafted(), ahead
+    beyond = max(len(prepared.ids) - k, 0)
+    return prepared.first(k), replace(ahead, wasted=ahead.wasted + beyond)
+
+
+def _needed(request: ProposeRound) -> int:
+    """How many tokens to have before the answer."""
+    least = None if request.outlook is None else request.outlook.enough
+    return request.k if least is None else min(request.k, least)
+
+
+def _guess(session: Session, logits: Logits, ahead: int) -> tuple[TokenId, SparseRow | None] | None:
     """What comes after `logits` [1, vocab], `ahead` guesses into the round; None where nothing can.
 
     Guesses that led to a row without a law are offered all the same: withheld, they would make what is proposed depend

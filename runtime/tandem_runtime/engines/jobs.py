@@ -48,7 +48,7 @@ Work: TypeAlias = Generator[Want, Seen, Result]
 class Job:
     """One conversation under way. `want` is None before its first word. `since` is when it began to wait."""
 
-    lane: SessionId
+    lane: SessionId | tuple[SessionId, int]
     work: Work[Any]
     answer: Callable[[Any, TandemError | None], None]
     gives_way: bool

@@ -7,7 +7,7 @@ cache and preemption are one thing seen from here: the ids become fewer, and wha
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.batching import Claim, Holder, gives_way, ranks
@@ -34,6 +34,8 @@ class Line:
     claim: Claim
     used_at: float
     adapter: AdapterDigest | None = None
+    is_ahead: bool = False
+    """It drafts ahead for a session: a line beside that session's own, the first to give way."""
     held: list[TokenId] = field(default_factory=list)
 
     def agrees(self, tokens: list[TokenId]) -> int:
@@ -64,6 +66,9 @@ class MemoryCounts:
     """What happened so far."""
 
     preemptions: int = 0
+    """Sessions that gave up their memory."""
+    abandoned: int = 0
+    """Lines that drafted ahead and gave theirs up."""
     cached_tokens: int = 0
     """Tokens found in the memory instead of computed."""
     computed: dict[Priority, int] = field(default_factory=lambda: dict.fromkeys(Priority, 0))
@@ -100,12 +105,27 @@ class Lines:
 
         Raises Overloaded when as many are open as the model serves.
         """
-        if len(self._lines) >= self._model.max_sessions:
+        if sum(not line.is_ahead for line in self._lines.values()) >= self._model.max_sessions:
             raise Overloaded(f"all {self._model.max_sessions} sessions of this engine are taken; try again later")
         self._opened += 1
         line = Line(self._opened, Table(root), claim, self._now(), adapter)
         self._lines[line.number] = line
         return line
+
+    def fork(self, line: Line, length: int) -> Line:
+        """A line that drafts ahead behind the first `length` ids of another, or as many of them as that one holds."""
+        self._opened += 1
+        claim = replace(line.claim, priority=Priority.BACKGROUND)
+        table = self._blocks.fork(line.table)
+        branch = Line(self._opened, table, claim, self._now(), line.adapter, is_ahead=True, held=list(line.held))
+        self.cut(branch, length)
+        self._lines[branch.number] = branch
+        return branch
+
+    def swap(self, line: Line, branch: Line) -> None:
+        """Each holds what the other held."""
+        line.table, branch.table = branch.table, line.table
+        line.held, branch.held = branch.held, line.held
 
     def close(self, line: Line) -> None:
         self.cut(line, 0)
@@ -149,9 +169,9 @@ class Lines:
 
     def grant(self, line: Line, length: int, *, at_work: Collection[Line]) -> bool:
         """Memory for the line's first `length` ids, if need be that of others, who hold nothing any more afterwards.
-        False where it does not suffice, and nobody has given up any."""
+        False where it does not suffice, and nobody has given up any: for a line that drafts ahead nobody ever does."""
         copies = self._blocks.extend(line.table, length)
-        if copies is None:
+        if copies is None and not line.is_ahead:
             for other in self._yielding(line, length, at_work):
                 self._preempt(other)
             copies = self._blocks.extend(line.table, length)
@@ -191,6 +211,10 @@ class Lines:
         return yielding
 
     def _next_to_yield(self, asker: Line, at_work: Collection[Line], yielding: Collection[Line]) -> int | None:
+        ahead = [line.number for line in self._lines.values() if line.is_ahead and line.table.blocks]
+        ahead = [number for number in ahead if self._lines[number] not in yielding]
+        if ahead:
+            return ahead[-1]
         now = self._now()
         ranked = ranks({number: line.claim for number, line in self._lines.items()})
         holders = [
@@ -202,5 +226,8 @@ class Lines:
 
     def _preempt(self, line: Line) -> None:
         self.cut(line, 0)
+        if line.is_ahead:
+            self.counts.abandoned += 1
+            return
         self.counts.preemptions += 1
         self.counts.preempted_at = self._now()

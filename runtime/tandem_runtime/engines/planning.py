@@ -44,10 +44,12 @@ class StepSize:
 
 @dataclass(slots=True)
 class Plan:
-    """`starved` are the jobs for which there is no memory, or beside more urgent ones no room, at present."""
+    """`starved` are the jobs for which there is no memory, or beside more urgent ones no room, at present; `given_up`
+    those that drafted ahead and have no memory, or lost it: not worth waiting, or computing anew."""
 
     parts: list[tuple[Job, Row]] = field(default_factory=list)
     starved: list[Job] = field(default_factory=list)
+    given_up: list[Job] = field(default_factory=list)
 
     chunked: int = 0
     """Rows of long needs."""
@@ -121,6 +123,9 @@ class _Planning:
         self.lines.adopt(want)
         missing = job.missing - self.spared.get(job, 0)
         is_long = missing > RIDE_ALONG_TOKENS
+        if is_long and job.line.is_ahead:
+            self.plan.given_up.append(job)
+            return
         block = self.lines.upcoming(want)
         if is_long and block in self.coming:
             return
@@ -149,9 +154,9 @@ class _Planning:
         return bool(parts) and parts[0][0].claim.priority < claim.priority
 
     def _take(self, job: Job, rows: int) -> bool:
-        line, before = job.line, self.lines.counts.preemptions
+        line, before = job.line, self._gave_way
         granted = self.lines.grant(line, len(line.held) + rows, at_work=self.at_work)
-        if self.lines.counts.preemptions > before:
+        if self._gave_way > before:
             self._drop_those_who_gave_way()
         if granted:
             if job in self.spared:
@@ -159,15 +164,23 @@ class _Planning:
             self.plan.parts.append((job, job.row(rows)))
             self._charge(line.claim, rows)
         else:
-            self.plan.starved.append(job)
+            self._leave_out(job)
         return granted
+
+    @property
+    def _gave_way(self) -> int:
+        return self.lines.counts.preemptions + self.lines.counts.abandoned
+
+    def _leave_out(self, job: Job) -> None:
+        """There is no memory for it."""
+        (self.plan.given_up if job.line.is_ahead else self.plan.starved).append(job)
 
     def _drop_those_who_gave_way(self) -> None:
         """Whose memory went to somebody ranked higher that came later in turn."""
         gone = [(job, row) for job, row in self.plan.parts if not job.line.table.blocks]
         for job, row in gone:
             self.plan.parts.remove((job, row))
-            self.plan.starved.append(job)
+            self._leave_out(job)
             self._charge(job.claim, -len(row.tokens))
 
     def _charge(self, claim: Claim, rows: int) -> None:

@@ -34,6 +34,7 @@ __all__ = [
     "SPARSE",
     "Floats",
     "Law",
+    "biased",
     "coupled_choice",
     "coupled_choices",
     "distribution",
@@ -65,7 +66,7 @@ class Law:
 
 def distribution(logits: Logits, parameters: SamplingParameters) -> Law:
     """The law of the next token after all processors. `logits` [vocab]; raises NotANumber on NaN, +inf, all -inf."""
-    row = _biased(logits, parameters)
+    row = biased(logits, parameters)
     if parameters.temperature == 0:
         return Law(np.array([row.argmax()]), np.ones(1))
     return _law(row, parameters)
@@ -74,7 +75,7 @@ def distribution(logits: Logits, parameters: SamplingParameters) -> Law:
 def has_law(logits: Logits, parameters: SamplingParameters) -> bool:
     """Whether a next token can be drawn after `logits` [vocab]: else the functions here raise NotANumber of them."""
     try:
-        _biased(logits, parameters)
+        biased(logits, parameters)
     except NotANumber:
         return False
     return True
@@ -82,7 +83,7 @@ def has_law(logits: Logits, parameters: SamplingParameters) -> bool:
 
 def coupled_choice(logits: Logits, parameters: SamplingParameters, position: int) -> TokenId:
     """The token at `position` under the shared noise: argmax over the support of logit / T + g, lowest id on ties."""
-    row = _biased(logits, parameters) if parameters.logit_bias else logits
+    row = biased(logits, parameters) if parameters.logit_bias else logits
     likeliest = int(row.argmax())
     _refuse_lawless(row[likeliest])
     if parameters.temperature == 0:
@@ -132,7 +133,8 @@ def draw(law: Law, u: float) -> TokenId:
     return int(law.ids[min(at, len(law.ids) - 1)])
 
 
-def _biased(logits: Logits, parameters: SamplingParameters) -> Floats:
+def biased(logits: Logits, parameters: SamplingParameters) -> Floats:
+    """A copy of `logits` [vocab] with the request's bias; raises NotANumber on NaN, +inf, all -inf."""
     row = logits.astype(np.float64)
     for token, bias in parameters.logit_bias:
         row[token] += bias

@@ -4,9 +4,10 @@ Refuses to know how proposals are made or judged.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,6 +33,9 @@ from tandem_runtime.engines.lines import Line
 from tandem_runtime.engines.processors import Processors
 from tandem_runtime.engines.step_loop import StepLoop
 from tandem_runtime.ports import Grammars, Logits, Matcher, StepModel
+
+if TYPE_CHECKING:
+    from tandem_runtime.engines.ahead import Preparation
 
 __all__ = ["EngineFacts", "Session", "Sessions"]
 
@@ -72,6 +76,9 @@ class Session:
     last: tuple[VerifyRound, Verdict] | None = None
     """The last round asked for by `verify`, and its verdict: what a repeated request is answered with."""
 
+    ahead: "Preparation | None" = None
+    """What goes on for it while nothing is asked of it."""
+
     @property
     def prefix(self) -> list[TokenId]:
         """All ids so far, prompt and output, as a list of its own."""
@@ -88,6 +95,22 @@ class Session:
         self.output[at:] = ids
         if self.processors is not None:
             self.processors.commit(at, ids)
+
+    @contextmanager
+    def supposing(self, at: int, ids: Sequence[TokenId]) -> Iterator[None]:
+        """Within, the output is what it was up to the offset `at`, then `ids`."""
+        said = self.output[at:]
+        self.commit(at, ids)
+        try:
+            yield
+        finally:
+            self.commit(at, said)
+
+    def let_go(self) -> None:
+        """Nothing goes on for it any more."""
+        if self.ahead is not None:
+            self.ahead.drop()
+            self.ahead = None
 
     def processed(self, logits: Logits, proposed: Sequence[TokenId]) -> Logits:
         """`logits` [n, vocab] after the output and each prefix of `proposed`, after the request's processors."""
@@ -157,6 +180,8 @@ class Sessions:
     def _admit(self, request: OpenSession, processors: Processors | None) -> Opened:
         namesake = self._known.get(request.session)
         adapter = self._adapter_of(request, namesake)
+        if namesake is not None:
+            namesake.let_go()
         self._loop.end_lane(request.session, self._forgotten("the session was opened again"))
         line = self._line_for(request, namesake, adapter)
         opened = Session(request, line, list(request.output), floor=len(request.output), processors=processors)
@@ -192,6 +217,7 @@ class Sessions:
         self._loop.end_lane(session, self._forgotten("the session was closed"))
         gone = self._known.pop(session, None)
         if gone is not None:
+            gone.let_go()
             self._loop.lines.close(gone.line)
             if self._adapters is not None and gone.line.adapter is not None:
                 self._adapters.sweep(self._loop.lines.adapters)

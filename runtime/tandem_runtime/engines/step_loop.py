@@ -44,7 +44,7 @@ from tandem_runtime.engines.pace import UNPACED, Pace
 from tandem_runtime.engines.planning import Plan, StepSize, plan_step
 from tandem_runtime.ports import Clock, Logits, Row, StepModel
 
-__all__ = ["Emit", "StepLoop"]
+__all__ = ["Beside", "Emit", "StepLoop"]
 
 JOBS_PER_LANE = 8
 """A driver has one, two where it asks again: who has more does not wait for answers."""
@@ -58,6 +58,9 @@ Result = TypeVar("Result")
 Item = TypeVar("Item")
 
 Emit: TypeAlias = Callable[[Item], None]
+
+Beside: TypeAlias = tuple[SessionId, int]
+"""A lane of work that goes on beside a session's own, and that nobody waits for."""
 
 
 class StepLoop:
@@ -88,7 +91,7 @@ class StepLoop:
         """When the last step did."""
         self._shares = {priority: Shares() for priority in Priority}
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._lanes: dict[SessionId, deque[Job]] = {}
+        self._lanes: dict[SessionId | Beside, deque[Job]] = {}
         self._starving = False
         self._outbox: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
         self._stopping = False
@@ -156,14 +159,33 @@ class StepLoop:
 
     @property
     def waiting(self) -> int:
-        """Jobs that are not done, those in the step under way included. May be read on any thread."""
-        return sum(len(lane) for lane in list(self._lanes.values()))
+        """Jobs that somebody waits for, those in the step under way included. May be read on any thread."""
+        return sum(len(jobs) for lane, jobs in list(self._lanes.items()) if not isinstance(lane, tuple))
+
+    @property
+    def beside(self) -> int:
+        """Jobs that nobody waits for. May be read on any thread."""
+        return sum(isinstance(lane, tuple) for lane in list(self._lanes))
 
     def now(self) -> float:
         """On the model's thread: the clock's time, but during a step not before the step's results are due."""
         return max(self._clock.monotonic(), self._due)
 
-    def end_lane(self, lane: SessionId, error: TandemError) -> None:
+    def go_beside(self, lane: Beside, work: Work[None]) -> None:
+        """On the model's thread: carry `work` through though nobody waits for it. If it fails, it ends there."""
+        self._enter(Job(lane, work, _unheard, gives_way=True, since=self.now()))
+
+    def end_beside(self, lanes: Sequence[Beside]) -> None:
+        """On the model's thread: whatever goes on there ends. Idempotent."""
+        for lane in lanes:
+            for job in list(self._lanes.get(lane, ())):
+                self._finish(job)
+
+    def soon(self, command: Callable[[], None]) -> None:
+        """On the model's thread: run `command` on it once what is known by now has been sent."""
+        self._tell(command)
+
+    def end_lane(self, lane: SessionId | Beside, error: TandemError) -> None:
         """On the model's thread: all jobs of the lane fail with `error`."""
         for job in list(self._lanes.get(lane, ())):
             self._finish(job, error=error)
@@ -294,6 +316,8 @@ class StepLoop:
             self._ended = self._clock.monotonic()
             if not plan.chunked:  # one with a prompt in it tells little of what a guess costs
                 self._measure(plan.rows, self._ended - began, cycle=self._ended - last, came_during=came)
+        for job in plan.given_up:
+            self._drop(job)
         for job in plan.starved:
             if self._clock.monotonic() - max(job.since, job.line.used_at) > LONGEST_WAIT_SECONDS:
                 self._finish(job, error=Overloaded("the engine's KV memory or its steps are full; try again later"))
@@ -381,3 +405,7 @@ class StepLoop:
 def _call_all(calls: Sequence[Callable[[], None]]) -> None:
     for call in calls:
         call()
+
+
+def _unheard(_result: None, _error: TandemError | None) -> None:
+    """Where the answer of work goes that nobody waits for."""

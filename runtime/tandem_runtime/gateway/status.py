@@ -69,6 +69,7 @@ class SpeculationStatus(TypedDict):
     verification: str
     minDraftTokens: int
     maxDraftTokens: int
+    overlap: str
     offPercent: int
     slotSeconds: int
     sessions: int
@@ -89,6 +90,7 @@ def describe_speculation(gateway: Gateway) -> SpeculationStatus | dict[str, str 
         "verification": speculation.verification.value,
         "minDraftTokens": speculation.min_draft_tokens,
         "maxDraftTokens": speculation.max_draft_tokens,
+        "overlap": speculation.overlap.value,
         "offPercent": control.off_percent,
         "slotSeconds": control.slot_seconds,
         "sessions": gateway.sessions,

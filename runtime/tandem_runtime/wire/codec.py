@@ -22,10 +22,12 @@ from tandem_runtime.domain.adapters import AdapterDigest, AdapterFacts
 from tandem_runtime.domain.errors import BadRequest, TandemError
 from tandem_runtime.domain.tokens import (
     CONFIDENCE_KINDS,
+    Ahead,
     Capabilities,
     Incarnation,
     Opened,
     OpenSession,
+    Outlook,
     Proposal,
     ProposeRound,
     RunRounds,
@@ -154,9 +156,7 @@ def decode_request(message: pb.Request, *, session: SessionId, incarnation: Inca
             run = message.run
             return RunRounds(session, incarnation, run.round, run.offset, run.max_tokens)
         case "propose":
-            propose = message.propose
-            stop = _stop_value(propose.stop) if propose.HasField("stop") else None
-            return ProposeRound(session, incarnation, propose.base, tuple(propose.committed), propose.k, stop)
+            return _propose_value(message.propose, session, incarnation)
         case "score":
             return ScoreTokens(session, incarnation, message.score.base, tuple(message.score.ids))
         case "cancel":
@@ -169,7 +169,24 @@ def decode_request(message: pb.Request, *, session: SessionId, incarnation: Inca
 
 def _propose_message(value: ProposeRound) -> pb.Propose:
     stop = None if value.stop is None else _stop_message(value.stop)
-    return pb.Propose(base=value.base, committed=value.committed, k=value.k, stop=stop)
+    outlook = None if value.outlook is None else _outlook_message(value.outlook)
+    return pb.Propose(base=value.base, committed=value.committed, k=value.k, stop=stop, outlook=outlook)
+
+
+def _propose_value(message: pb.Propose, session: SessionId, incarnation: Incarnation) -> ProposeRound:
+    stop = _stop_value(message.stop) if message.HasField("stop") else None
+    outlook = _outlook_value(message.outlook) if message.HasField("outlook") else None
+    return ProposeRound(session, incarnation, message.base, tuple(message.committed), message.k, stop, outlook)
+
+
+def _outlook_message(value: Outlook) -> pb.Outlook:
+    survivals = [_scaled(survival, _BASIS_POINTS) for survival in value.survivals]
+    return pb.Outlook(survivals_basis_points=survivals, branches=value.branches, enough=value.enough or 0)
+
+
+def _outlook_value(message: pb.Outlook) -> Outlook:
+    survivals = tuple(min(points, _BASIS_POINTS) / _BASIS_POINTS for points in message.survivals_basis_points)
+    return Outlook(survivals, message.branches, message.enough or None)
 
 
 def _stop_message(value: Stop) -> pb.Stop:
@@ -284,6 +301,7 @@ def _proposal_message(value: Proposal) -> pb.Proposal:
         draft_microseconds=_scaled(value.draft_seconds, _MICROSECONDS),
         rows=_sharers(value.rows),
         confidences=bytes(value.confidences),
+        ahead=None if value.ahead is None else pb.Ahead(hit=value.ahead.hit, wasted=value.ahead.wasted),
     )
 
 
@@ -295,6 +313,7 @@ def _proposal_value(message: pb.Proposal) -> Proposal:
         draft_seconds=message.draft_microseconds / _MICROSECONDS,
         rows=message.rows or 1,
         confidences=_confidence_values(message.confidences, len(ids)),
+        ahead=Ahead(message.ahead.hit, message.ahead.wasted) if message.HasField("ahead") else None,
     )
 
 

@@ -271,16 +271,18 @@ class Run(_message.Message):
     def __init__(self, round: _Optional[int] = ..., offset: _Optional[int] = ..., max_tokens: _Optional[int] = ...) -> None: ...
 
 class Propose(_message.Message):
-    __slots__ = ("base", "committed", "k", "stop")
+    __slots__ = ("base", "committed", "k", "stop", "outlook")
     BASE_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     K_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    OUTLOOK_FIELD_NUMBER: _ClassVar[int]
     base: int
     committed: _containers.RepeatedScalarFieldContainer[int]
     k: int
     stop: Stop
-    def __init__(self, base: _Optional[int] = ..., committed: _Optional[_Iterable[int]] = ..., k: _Optional[int] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ...) -> None: ...
+    outlook: Outlook
+    def __init__(self, base: _Optional[int] = ..., committed: _Optional[_Iterable[int]] = ..., k: _Optional[int] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., outlook: _Optional[_Union[Outlook, _Mapping]] = ...) -> None: ...
 
 class Stop(_message.Message):
     __slots__ = ("least_basis_points", "acceptance")
@@ -289,6 +291,16 @@ class Stop(_message.Message):
     least_basis_points: int
     acceptance: bytes
     def __init__(self, least_basis_points: _Optional[int] = ..., acceptance: _Optional[bytes] = ...) -> None: ...
+
+class Outlook(_message.Message):
+    __slots__ = ("survivals_basis_points", "branches", "enough")
+    SURVIVALS_BASIS_POINTS_FIELD_NUMBER: _ClassVar[int]
+    BRANCHES_FIELD_NUMBER: _ClassVar[int]
+    ENOUGH_FIELD_NUMBER: _ClassVar[int]
+    survivals_basis_points: _containers.RepeatedScalarFieldContainer[int]
+    branches: int
+    enough: int
+    def __init__(self, survivals_basis_points: _Optional[_Iterable[int]] = ..., branches: _Optional[int] = ..., enough: _Optional[int] = ...) -> None: ...
 
 class Score(_message.Message):
     __slots__ = ("base", "ids")
@@ -347,18 +359,28 @@ class Ended(_message.Message):
     def __init__(self) -> None: ...
 
 class Proposal(_message.Message):
-    __slots__ = ("ids", "q", "draft_microseconds", "rows", "confidences")
+    __slots__ = ("ids", "q", "draft_microseconds", "rows", "confidences", "ahead")
     IDS_FIELD_NUMBER: _ClassVar[int]
     Q_FIELD_NUMBER: _ClassVar[int]
     DRAFT_MICROSECONDS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     CONFIDENCES_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
     ids: _containers.RepeatedScalarFieldContainer[int]
     q: _containers.RepeatedCompositeFieldContainer[SparseRow]
     draft_microseconds: int
     rows: int
     confidences: bytes
-    def __init__(self, ids: _Optional[_Iterable[int]] = ..., q: _Optional[_Iterable[_Union[SparseRow, _Mapping]]] = ..., draft_microseconds: _Optional[int] = ..., rows: _Optional[int] = ..., confidences: _Optional[bytes] = ...) -> None: ...
+    ahead: Ahead
+    def __init__(self, ids: _Optional[_Iterable[int]] = ..., q: _Optional[_Iterable[_Union[SparseRow, _Mapping]]] = ..., draft_microseconds: _Optional[int] = ..., rows: _Optional[int] = ..., confidences: _Optional[bytes] = ..., ahead: _Optional[_Union[Ahead, _Mapping]] = ...) -> None: ...
+
+class Ahead(_message.Message):
+    __slots__ = ("hit", "wasted")
+    HIT_FIELD_NUMBER: _ClassVar[int]
+    WASTED_FIELD_NUMBER: _ClassVar[int]
+    hit: bool
+    wasted: int
+    def __init__(self, hit: _Optional[bool] = ..., wasted: _Optional[int] = ...) -> None: ...
 
 class Scored(_message.Message):
     __slots__ = ("matches",)

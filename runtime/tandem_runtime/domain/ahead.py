@@ -1,0 +1,285 @@
+"""Knows which answers are worth preparing while a proposal is verified, and whether preparing any pays at all.
+
+Refuses to know what tokens are guessed, who drafts them, clocks and sessions.
+
+**Drafting ahead** (SSD, "speculative speculative decoding", 2026, arXiv 2603.03251). A proposal's verdict is
+"the first j tokens stand, then y follows". While the target works it out, the draft prepares the next proposal for
+*branches* (j, y): if the verdict is one of them, its proposal is there at once. What is prepared for a branch is what
+would have been proposed after it anyway, token by token: the same model, the same prefix, the same noise. So neither
+text nor law can depend on it, in any mode of verification.
+
+**Which branches.** With survivals s_i, the believed chance that tokens 1 to i all stand (s_0 = 1), exactly j of K stand
+with chance
+
+    o_j = s_j - s_(j+1)  for j < K,      o_K = s_K
+
+Of y the draft has a ranking of its own. Draft and target rank with the same noise in coupled mode, so where the draft's
+first choice is right with chance a, its choice number r (from 0) is right with about a LESS_EACH^r, given that those
+before it are wrong: for j < K number 0 was the proposed token itself, which is wrong by then. Branches are taken in the
+order of their chances, so guesses go where rejections are likely, and one each to all outcomes that matter. In the
+other modes the target draws by itself, and the same order is right with smaller chances.
+
+**How much of it is enough.** Tokens that are prepared cost nothing more, so as many are offered as are ready. One that
+is not costs t_d, and the round R beside drafting, so by the marginal rule of `lookahead` it is worth waiting for while
+s_(n+1) R > t_d E(n). That holds on a miss too: while rounds mostly cost R alone, time is dearer than it was.
+
+**When to stop.** A step of the draft cannot be broken off, and one that runs on when the verdict comes makes it wait.
+By the same rule a branch with n tokens takes another step while s_(n+1) R > late E(n), late being by how much that step
+would end behind the verdict, if it takes as long as those before it.
+
+**Whether.** A hit saves the K t_d of drafting on demand, at the measured rate of hits. Against that stands what others
+lose. Where B rows share the draft's steps, each wasted token makes a step longer by the cost of a row for the B - 1
+others; that cost is the slope of the line through t_d by B, held to ROW_SHARE of t_d as far as B did not vary. And
+where draft and target take from the same machine, rounds themselves get longer: some are left without drafting ahead,
+to compare. Auto drafts ahead while the gain exceeds all that, and beyond a share more before it begins again. What it
+knows fades while it does not, so that it is tried again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from heapq import heapify, heappop, heappush
+from typing import TypeAlias
+
+from tandem_runtime.domain.tokens import Outlook, Round
+
+Survivals: TypeAlias = tuple[float, ...]
+
+BRANCHES = 12
+"""Rows that a session adds to the draft's steps. On an accelerator that waits for memory each adds some 3 %."""
+MORE_TOKENS = 2
+"""Beyond the K that pays on demand: prepared tokens cost no time, and as many are offered as are ready."""
+LEAST_CHANCE = 0.01
+"""A branch that is less likely is not worth its row."""
+LESS_EACH = 0.85
+"""How much less often each further guess is right, given that those before it were wrong: simulated for laws that
+differ by Gaussian noise in the logits, .67 and .57 behind .81, .54 and .52 behind .72."""
+UNKNOWN_ACCEPTANCE = 0.7
+"""Of the token after all proposed ones, where nothing was believed of any."""
+PRIOR_HITS, PRIOR_STRENGTH = 0.7, 8.0
+"""In rounds: the prior of the rate of hits speaks until about so many answers were prepared."""
+KEPT_PER_ROUND = 0.97
+ROW_SHARE = 0.03
+"""What a row adds to a step, as a share of t_d, on an accelerator that waits for memory."""
+SPREAD_TO_BELIEVE = 1.0
+"""In squared rows: how much B must vary before the line through t_d by B is believed half."""
+LEAST_WEIGHT = 0.1
+"""Of a sample, a mean is worth nothing: with nothing new, after some hundred rounds."""
+COMPARED_EVERY, COMPARED_FIRST = 256, 7
+"""In Auto one round in so many goes without drafting ahead: early enough that a machine shared by both is noticed."""
+BEGINS_AGAIN = 1.25
+"""How far the gain must exceed the harm where nothing is drafted ahead at present."""
+
+
+class Overlap(StrEnum):
+    """Whether the draft works while the target verifies."""
+
+    AUTO = "Auto"
+    ON = "On"
+    OFF = "Off"
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean whose samples count less with each sample after them."""
+
+    total: float = 0.0
+    weight: float = 0.0
+
+    def told(self, value: float) -> "Mean":
+        kept = self.faded()
+        return Mean(kept.total + value, kept.weight + 1)
+
+    def faded(self) -> "Mean":
+        return Mean(self.total * KEPT_PER_ROUND, self.weight * KEPT_PER_ROUND)
+
+    @property
+    def value(self) -> float | None:
+        """None: nothing was seen for long."""
+        return self.total / self.weight if self.weight >= LEAST_WEIGHT else None
+
+
+@dataclass(frozen=True, slots=True)
+class OnDemand:
+    """Decayed sums over proposals that were drafted on demand, at t_d seconds per token in steps that B rows shared."""
+
+    count: float = 0.0
+    rows: float = 0.0
+    rows_squared: float = 0.0
+    seconds: float = 0.0
+    rows_seconds: float = 0.0
+
+    def told(self, round: Round) -> "OnDemand":
+        kept, rows = KEPT_PER_ROUND, round.draft_rows
+        seconds = drafting_seconds(round) / round.proposed
+        return OnDemand(
+            count=kept * self.count + 1,
+            rows=kept * self.rows + rows,
+            rows_squared=kept * self.rows_squared + rows * rows,
+            seconds=kept * self.seconds + seconds,
+            rows_seconds=kept * self.rows_seconds + rows * seconds,
+        )
+
+    @property
+    def mean_rows(self) -> float:
+        return self.rows / self.count if self.count else 1.0
+
+    @property
+    def token_seconds(self) -> float | None:
+        return self.seconds / self.count if self.count else None
+
+    @property
+    def row_seconds(self) -> float:
+        """What one more row adds to a step."""
+        if not self.count:
+            return 0.0
+        rows, seconds = self.rows / self.count, self.seconds / self.count
+        spread = self.rows_squared / self.count - rows * rows
+        tilt = self.rows_seconds / self.count - rows * seconds
+        return max((tilt + SPREAD_TO_BELIEVE * ROW_SHARE * seconds) / (spread + SPREAD_TO_BELIEVE), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """What came of drafting ahead lately. `hits` is the mean of 1 for a hit and 0 for a miss, `wasted` of tokens, both
+    per round for which something was prepared; the others are of a round's seconds beside drafting."""
+
+    hits: Mean = Mean()
+    wasted: Mean = Mean()
+    on_demand: OnDemand = OnDemand()
+    while_ahead: Mean = Mean()
+    """R, while the draft drafted ahead."""
+    while_idle: Mean = Mean()
+    """R, while it did not."""
+    is_ahead: bool = True
+    """The last choice."""
+    looks: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Hits per round for which something was prepared."""
+        return (self.hits.total + PRIOR_HITS * PRIOR_STRENGTH) / (self.hits.weight + PRIOR_STRENGTH)
+
+    @property
+    def harm_seconds(self) -> float:
+        """What others lose by one round's drafting ahead, as far as anything is known."""
+        others = max(self.on_demand.mean_rows - 1, 0.0)
+        crowding = (self.wasted.value or 0.0) * self.on_demand.row_seconds * others
+        ahead, idle = self.while_ahead.value, self.while_idle.value
+        return crowding + (0.0 if ahead is None or idle is None else max(ahead - idle, 0.0))
+
+
+def drafting_seconds(round: Round) -> float:
+    """The draft's own; all that the gateway saw, where the draft does not tell."""
+    return round.drafting_seconds or round.draft_seconds
+
+
+def learn(belief: Belief, round: Round) -> Belief:
+    """The belief after a round. One that read a prompt, or proposed nothing, tells nothing."""
+    if round.prefill or not round.proposed:
+        return belief
+    ahead, beside = round.ahead, max(round.seconds - drafting_seconds(round), 0.0)
+    hit = ahead is not None and ahead.hit
+    return replace(
+        belief,
+        hits=belief.hits.faded() if ahead is None else belief.hits.told(float(hit)),
+        wasted=belief.wasted.faded() if ahead is None else belief.wasted.told(ahead.wasted),
+        on_demand=belief.on_demand if hit else belief.on_demand.told(round),
+        while_ahead=belief.while_ahead.told(beside) if round.prepares else belief.while_ahead.faded(),
+        while_idle=belief.while_idle if round.prepares else belief.while_idle.told(beside),
+    )
+
+
+def look(belief: Belief, survivals: Survivals, most: int, overlap: Overlap) -> tuple[Outlook | None, Belief]:
+    """What the draft is to do while the round after this choice of K = len(survivals) tokens is verified, and the
+    belief that remembers the choice. At most `most` tokens fit. Where no cost is known yet, it is tried."""
+    if not survivals or overlap is Overlap.OFF:
+        return None, belief
+    is_ahead = overlap is Overlap.ON or _pays(belief, len(survivals))
+    compares = overlap is Overlap.AUTO and belief.looks % COMPARED_EVERY == COMPARED_FIRST
+    chosen = replace(belief, is_ahead=is_ahead, looks=belief.looks + 1)
+    if compares or not is_ahead:
+        return None, chosen
+    further = extended(survivals, min(len(survivals) + MORE_TOKENS, most))
+    token_seconds, round_seconds = belief.on_demand.token_seconds, belief.while_ahead.value
+    known = token_seconds is not None and round_seconds is not None
+    least = enough(further, token_seconds or 0.0, round_seconds or 0.0) if known else len(survivals)
+    return Outlook(further, BRANCHES, least), chosen
+
+
+def _pays(belief: Belief, k: int) -> bool:
+    token_seconds = belief.on_demand.token_seconds
+    if token_seconds is None:
+        return True
+    gain = belief.rate * k * token_seconds
+    return gain > belief.harm_seconds * (1.0 if belief.is_ahead else BEGINS_AGAIN)
+
+
+class Foresight:
+    """The one cell that the sessions of a segment share: holds the belief, adds no rule."""
+
+    def __init__(self) -> None:
+        self.belief = Belief()
+
+    def look(self, survivals: Survivals, most: int, overlap: Overlap) -> Outlook | None:
+        outlook, self.belief = look(self.belief, survivals, most, overlap)
+        return outlook
+
+    def learn(self, round: Round) -> None:
+        self.belief = learn(self.belief, round)
+
+
+def extended(survivals: Survivals, length: int) -> Survivals:
+    """As many survivals, each further token as likely to stand behind those before it as the last."""
+    *before, last = (1.0, *survivals)
+    step = last / before[-1] if before and before[-1] > 0 else UNKNOWN_ACCEPTANCE
+    return (*survivals, *(last * step**further for further in range(1, length - len(survivals) + 1)))
+
+
+def fan_out(survivals: Sequence[float], branches: int) -> tuple[int, ...]:
+    """How many guesses of the next token each outcome is worth, for 0 to K accepted tokens; K + 1 numbers.
+
+    fan_out((.8, .64, .51, .41), 8) = (2, 2, 1, 1, 2).
+    """
+    counts = [0] * (len(survivals) + 1)
+    waiting = [(-chance * right, at, chance, right) for at, (chance, right) in enumerate(_outcomes(survivals))]
+    heapify(waiting)
+    for _ in range(branches):
+        worth, at, chance, right = heappop(waiting)
+        if -worth < LEAST_CHANCE:
+            break
+        counts[at] += 1
+        left, further = chance * (1 - right), right * LESS_EACH
+        heappush(waiting, (-left * further, at, left, further))
+    return tuple(counts)
+
+
+def enough(survivals: Sequence[float], token_seconds: float, round_seconds: float) -> int:
+    """How many prepared tokens are worth more at once than one more of them later, by t_d and R; at least 1.
+
+    With t_d 4 and R 19 milliseconds: 2 at an acceptance of .8, 3 at .9.
+    """
+    expected = 1.0
+    for count, survival in enumerate(survivals):
+        if count and survival * round_seconds <= token_seconds * expected:
+            return count
+        expected += survival
+    return max(len(survivals), 1)
+
+
+def goes_on(survivals: Sequence[float], ready: int, *, late_seconds: float, round_seconds: float) -> bool:
+    """Whether a branch with so many tokens takes a step that ends so long behind the verdict."""
+    if late_seconds <= 0:
+        return True
+    return survivals[ready] * round_seconds > late_seconds * (1 + sum(survivals[:ready]))
+
+
+def _outcomes(survivals: Sequence[float]) -> list[tuple[float, float]]:
+    """For 0 to K accepted tokens the chance of that, and how likely the first guess at what follows is right."""
+    found: list[tuple[float, float]] = []
+    before, right = 1.0, UNKNOWN_ACCEPTANCE
+    for survival in survivals:
+        right = min(survival / before, 1.0) if before > 0 else 0.0
+        found.append((max(before - survival, 0.0), right * LESS_EACH))
+        before = survival
+    return [*found, (before, right)]

@@ -1,0 +1,226 @@
+"""Knows the answers that a draft prepares for one session while its proposal is verified, and which of them is right.
+
+Refuses to know which branches are worth it (`domain.ahead`), the port, and how a token is drawn.
+
+A *branch* supposes a verdict: the first j proposed tokens stand, then y. It is a line of KV memory of its own, forked
+from the session's (no copies but of the block that is begun), and a job of its own in the steps that all share, in the
+lowest class of urgency; the first line to give up its memory, and one that never takes any from others. What follows if
+all proposed tokens stand is known only once the last of them has been read, so that is a job of its own: the *trunk*.
+
+A branch draws what would be drawn if its verdict came and it were asked then: from the same prefix, under the same
+rules, with the same numbers of chance. So a proposal does not depend on whether it was prepared, but for its length,
+and that depends on time, never on what was drawn.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TypeAlias
+
+from tandem_runtime.domain.ahead import fan_out, goes_on
+from tandem_runtime.domain.tokens import Ahead, Outlook, SparseRow, TokenId
+from tandem_runtime.engines.jobs import Work
+from tandem_runtime.engines.lines import Line, Want
+from tandem_runtime.engines.sessions import Session
+from tandem_runtime.engines.shortlists import Shortlist, shortlist
+from tandem_runtime.engines.step_loop import Beside, StepLoop
+from tandem_runtime.ports import Logits
+
+__all__ = ["MOST_BRANCHES", "Drafted", "Guesser", "Guessing", "Pauses", "Preparation"]
+
+MOST_BRANCHES = 32
+"""Of one session, whatever is asked for."""
+
+LEARNT_PER_PAUSE = 0.1
+
+Guesser: TypeAlias = Callable[[Session, Logits, int], tuple[TokenId, SparseRow | None] | None]
+"""(session, logits [1, vocab], guesses before it in its round) -> the guess after the session's output; None: none."""
+
+
+@dataclass(slots=True, eq=False)
+class Drafted:
+    """A proposal as far as it is drafted; q is empty in coupled mode. Of what the tokens were drawn from, the first are
+    kept as `shortlists`, the others as `logits` [1, vocab]."""
+
+    ids: list[TokenId] = field(default_factory=list)
+    q: list[SparseRow] = field(default_factory=list)
+    logits: list[Logits] = field(default_factory=list)
+    shortlists: list[Shortlist] = field(default_factory=list)
+
+    def first(self, k: int) -> "Drafted":
+        """Its first k tokens, with all that is known of the places after each of them."""
+        return Drafted(self.ids[:k], self.q[:k], shortlists=self.shortlists[: k + 1])
+
+    def add(self, token: TokenId, row: SparseRow | None) -> None:
+        self.ids.append(token)
+        if row is not None:
+            self.q.append(row)
+
+
+@dataclass(frozen=True, slots=True)
+class Guessing:
+    """How a draft guesses: by `guess`, never behind one of the tokens `ends`, up to `longest` tokens in all."""
+
+    guess: Guesser
+    ends: frozenset[TokenId]
+    longest: int
+    pauses: "Pauses"
+
+
+class Pauses:
+    """How long a session takes from the answer to a round to its next round: what there is time for. One for all."""
+
+    def __init__(self) -> None:
+        self.seconds: float | None = None
+        """None: unknown."""
+
+    def learn(self, seconds: float) -> None:
+        self.seconds = seconds if self.seconds is None else self.seconds + (seconds - self.seconds) * LEARNT_PER_PAUSE
+
+
+@dataclass(slots=True, eq=False)
+class _Branch:
+    """`after` is what the output goes on with from the preparation's offset, if this branch is right; `most` tokens are
+    drafted behind it."""
+
+    after: tuple[TokenId, ...]
+    most: int
+    line: Line
+    lane: Beside
+    drafted: Drafted = field(default_factory=Drafted)
+
+
+class Preparation:
+    """Begins at `begin`, on the model's thread, and ends with `settle` or `drop`."""
+
+    def __init__(
+        self, session: Session, proposed: Drafted, outlook: Outlook, *, loop: StepLoop, guessing: Guessing
+    ) -> None:
+        """`proposed` is the session's latest guess, which its output ends with."""
+        self._session = session
+        self._outlook = outlook
+        self._proposed = proposed
+        self._loop = loop
+        self._guessing = guessing
+        self._offset = len(session.output) - len(proposed.ids)
+        self._settled = len(session.request.prompt) + self._offset
+        self._branches: dict[tuple[TokenId, ...], _Branch] = {}
+        self._trunk: _Branch | None = None
+        self._numbers = count()
+        self._over = False
+        self._answered_at = loop.now()
+
+    def begin(self) -> None:
+        """Fork the branches that are known, and read on for those that are not."""
+        if self._over:
+            return
+        ids = self._proposed.ids
+        *wanted, after_all = fan_out(self._outlook.survivals[: len(ids)], min(self._outlook.branches, MOST_BRANCHES))
+        self._shorten()
+        for stand, guessed in enumerate(wanted):
+            guesses = self._proposed.shortlists[stand].after_rejection(ids[stand], guessed)
+            self._fork(self._session.line, stand, guesses)
+        if not after_all or ids[-1] in self._guessing.ends or self._settled + len(ids) > self._guessing.longest:
+            return
+        if len(self._proposed.shortlists) > len(ids):
+            self._fork(self._session.line, len(ids), self._proposed.shortlists[len(ids)].after_all(after_all))
+        else:
+            self._trunk = self._branch(self._session.line, tuple(ids))
+            self._loop.go_beside(self._trunk.lane, self._read_on(self._trunk, after_all))
+
+    def settle(self, arrived: float) -> tuple[Drafted | None, Ahead]:
+        """The output has gone on, as was told at the moment `arrived`: what was prepared for just that, and what came
+        of it all. The session's line then holds what the right branch's did."""
+        happened = tuple(self._session.output[self._offset :])
+        right = self._branches.get(happened)
+        if right is not None and not right.drafted.ids:
+            right = None
+        self._loop.end_beside([branch.lane for branch in self._held()])
+        self._guessing.pauses.learn(max(arrived - self._answered_at, 0.0))
+        if right is not None:
+            self._take_over(right.line)
+        self.drop()
+        wasted = sum(len(branch.drafted.ids) for branch in self._branches.values() if branch is not right)
+        return None if right is None else right.drafted, Ahead(right is not None, wasted)
+
+    def drop(self) -> None:
+        """End all of it. Idempotent."""
+        self._over = True
+        self._loop.end_beside([branch.lane for branch in self._held()])
+        for branch in self._held():
+            self._loop.lines.close(branch.line)
+        self._trunk = None
+
+    def _held(self) -> list[_Branch]:
+        return [*self._branches.values(), *([self._trunk] if self._trunk else [])]
+
+    def _take_over(self, line: Line) -> None:
+        own = self._session.line
+        if len(line.held) > own.agrees(self._session.prefix):
+            self._loop.lines.swap(own, line)
+
+    def _shorten(self) -> None:
+        """Make shortlists of the rows that the proposal was drawn from."""
+        proposed = self._proposed
+        for index, logits in enumerate(proposed.logits, start=len(proposed.shortlists)):
+            with self._session.supposing(self._offset, proposed.ids[:index]):
+                proposed.shortlists.append(self._shortlist(self._session.processed(logits, ())[0], self._offset, index))
+        proposed.logits.clear()
+
+    def _shortlist(self, row: Logits, offset: int, index: int) -> Shortlist:
+        session = self._session
+        asked = session.request.verification
+        return shortlist(row, session.parameters, verification=asked, offset=offset, index=index)
+
+    def _fork(self, line: Line, stand: int, guesses: Sequence[TokenId]) -> None:
+        """Branches off `line` behind the first `stand` proposed tokens. The first guess is by far the likeliest; behind
+        the others no more is drafted than would be waited for, so that later steps have fewer rows."""
+        longest = len(self._outlook.survivals)
+        for rank, token in enumerate(guesses):
+            after = (*self._proposed.ids[:stand], token)
+            if token in self._guessing.ends:
+                continue
+            most = min(self._outlook.enough or longest, longest) if rank else longest
+            branch = self._branches[after] = self._branch(line, after[:-1], after, most=most)
+            self._loop.go_beside(branch.lane, self._draft(branch))
+
+    def _branch(self, line: Line, kept: Sequence[TokenId], after: tuple[TokenId, ...] = (), most: int = 0) -> _Branch:
+        fork = self._loop.lines.fork(line, self._settled + len(kept))
+        return _Branch(after, most, fork, (self._session.request.session, next(self._numbers)))
+
+    def _read_on(self, trunk: _Branch, count: int) -> Work[None]:
+        """Read the last proposed token, and branch off behind it."""
+        ids, session = self._proposed.ids, self._session
+        tokens = [*session.prefix[: self._settled], *ids]
+        seen = yield Want(trunk.line, tokens, first=len(tokens) - 1, settled=self._settled)
+        with session.supposing(self._offset, ids):
+            (row,) = session.processed(seen.logits, ())
+        guesses = self._shortlist(row, self._offset, len(ids)).after_all(count)
+        self._fork(trunk.line, len(ids), guesses)
+
+    def _draft(self, branch: _Branch) -> Work[None]:
+        """Draft what would be proposed behind the branch."""
+        session, drafted = self._session, branch.drafted
+        tokens = [*session.prefix[: self._settled], *branch.after]
+        offset = self._offset + len(branch.after)
+        while len(drafted.ids) < branch.most and len(tokens) <= self._guessing.longest:
+            seen = yield Want(branch.line, tokens, first=len(tokens) - 1, settled=self._settled)
+            with session.supposing(self._offset, [*branch.after, *drafted.ids]):
+                guessed = self._guessing.guess(session, seen.logits, len(drafted.ids))
+                if guessed is None:
+                    return
+                (row,) = session.processed(seen.logits, ())
+                drafted.shortlists.append(self._shortlist(row, offset, len(drafted.ids)))
+            drafted.add(*guessed)
+            tokens.append(guessed[0])
+            if guessed[0] in self._guessing.ends or not self._goes_on(branch, seen.forward_seconds):
+                return
+
+    def _goes_on(self, branch: _Branch, step_seconds: float) -> bool:
+        """Whether to take another step of so many seconds, if there is one to take."""
+        ready, pause_seconds = len(branch.drafted.ids), self._guessing.pauses.seconds
+        if pause_seconds is None or ready >= branch.most:
+            return True
+        late_seconds = self._loop.now() + step_seconds - self._answered_at - pause_seconds
+        survivals = self._outlook.survivals
+        return goes_on(survivals, ready, late_seconds=late_seconds, round_seconds=pause_seconds)
