@@ -168,4 +168,5 @@ def _verdict(number: int, offset: int, took: Took, verified: Verified) -> Verdic
         queue_seconds=took.queue_seconds,
         forward_seconds=took.forward_seconds,
         rows=took.sessions,
+        beside=took.beside,
     )

@@ -33,11 +33,13 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """What a need took: the wait before its first step, its steps, and how many sessions shared the last one."""
+    """What a need took: the wait before its first step, its steps, how many sessions shared the last one, and how many
+    guesses of others that one judged."""
 
     queue_seconds: float
     forward_seconds: float
     sessions: int
+    beside: int = 0
 
 
 Told = Callable[[Took], None]
@@ -214,8 +216,9 @@ class Station:
 
     def _end(self, parts: list[tuple[Job, Part]], began: float) -> None:
         now = self._loop.time()
+        guesses = sum(part.proposed for _, part in parts)
         for job, part in parts:
-            self._took(job, part, Took(began - job.since, now - began, len(parts)))
+            self._took(job, part, Took(began - job.since, now - began, len(parts), guesses - part.proposed))
         self._asked = False
         if self._jobs:
             self._ask()
@@ -232,7 +235,7 @@ class Station:
             return
         job.needs.popleft()
         job.read = 0
-        told = Took(job.queue_seconds, job.forward_seconds, took.sessions)
+        told = Took(job.queue_seconds, job.forward_seconds, took.sessions, took.beside)
         job.since, job.queue_seconds, job.forward_seconds = self._loop.time(), None, 0.0
         if not job.needs:
             self.drop(job)

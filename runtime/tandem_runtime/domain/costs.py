@@ -14,6 +14,11 @@ window runs empty of what told them, as it does under exponential forgetting.
     cost(K) = o + v(B, 0) + K (t_d(B) + s_K)     a round's seconds, K > 0; o: network, queue and the gateway
     t_b(B)                                       all seconds of a plain token; unknown until one was seen
 
+Sessions share steps, so K is the mean of the step: all guesses that it judged over the sessions in it. That is what all
+of them would choose, since all choose by the same rule; one that looked at its own K alone would find that the others'
+guesses cost the same whatever it does, and so would they. A plain token whose step judged others' guesses says no more
+than that t_b is not larger, until none was seen alone for `COMPANY_SECONDS`.
+
 Guards. A round that took more than three times what was predicted, or less than a third, is a suspended machine, a
 pause of the collector, a clock that was set: it teaches no cost. A second one in a row is a change, and is believed at
 once. Seconds below 0 or not finite teach nothing, and time that goes back does not age anything. A plane that learnt
@@ -35,6 +40,9 @@ SLOPE_WALK: Final = 0.0005
 LOOSE: Final = 0.25
 """Of a cost: how far off it may be after a change."""
 OUTLIER_FACTOR: Final = 3.0
+COMPANY_SECONDS: Final = 1.0
+"""For so long a plain token without others' guesses is waited for: while what one costs is looked for, sessions that
+share a belief propose nothing, but there may be others at the target."""
 AGE_LIMIT_SECONDS: Final = 1800.0
 """A cost that was not measured for so long is not known; plain decoding is measured in off slots, minutes apart."""
 
@@ -53,14 +61,15 @@ class Plane(NamedTuple):
     p22: float
     at: float
 
-    def seconds(self, k: int, rows: int) -> float:
+    def seconds(self, k: float, rows: int) -> float:
         """Slopes below 0 are noise: a longer proposal or a larger batch is no cheaper."""
         return max(self.level + max(self.per_token, 0.0) * k + max(self.per_session, 0.0) * (rows - 1), 0.0)
 
-    def doubt(self, now: float) -> float:
-        """The standard deviation of the level by now, as a share of it."""
-        walked = WALK_PER_SECOND**2 * max(now - self.at, 0.0)
-        return sqrt(self.p00 / max(self.level, 1e-9) ** 2 + walked)
+    def doubt(self, rows: int, now: float) -> float:
+        """The standard deviation of the cost at K = 0 by now, as a share of it."""
+        x, walked = rows - 1, WALK_PER_SECOND**2 * max(now - self.at, 0.0)
+        variance = max(self.p00 + 2 * self.p02 * x + self.p22 * x * x, 0.0)
+        return sqrt(variance / max(self.seconds(0, rows), 1e-9) ** 2 + walked)
 
     def fresh(self, now: float) -> bool:
         return now - self.at <= AGE_LIMIT_SECONDS
@@ -70,7 +79,7 @@ class Plane(NamedTuple):
         return self._replace(p00=max(self.p00, (LOOSE * self.level) ** 2))
 
 
-def begun(seconds: float, k: int, rows: int, now: float) -> Plane:
+def begun(seconds: float, k: float, rows: int, now: float) -> Plane:
     """The plane of one sample."""
     noise, slope = (NOISE * seconds) ** 2, (SLOPE_DOUBT * seconds) ** 2
     others = rows - 1
@@ -81,7 +90,7 @@ def begun(seconds: float, k: int, rows: int, now: float) -> Plane:
     )  # fmt: skip
 
 
-def learned(plane: Plane | None, seconds: float, k: int, rows: int, now: float) -> Plane:
+def learned(plane: Plane | None, seconds: float, k: float, rows: int, now: float) -> Plane:
     """The plane after a sample of `seconds` for K = `k` in a step of `rows` sessions."""
     if plane is None:
         return begun(seconds, k, rows, now)
@@ -144,6 +153,8 @@ class Costs:
     """Whether the next round with proposals is believed even if it is unlike all before: the last one was so too."""
     plain_doubted: bool = False
     """The same of a plain one."""
+    company_since: float | None = None
+    """Since when no plain token was seen whose step judged no guesses; None: the last one was such."""
 
     def model(self, now: float, *, rows: int = 1, draft_rows: int = 1) -> Model | None:
         """At a batch of `rows` sessions in the target and `draft_rows` in the draft; None: not known."""
@@ -154,20 +165,31 @@ class Costs:
         draft_token, verify_token = draft.seconds(0, draft_rows), max(forward.per_token, 0.0)
         if plain is None or not plain.fresh(now):
             return Model(fixed, draft_token, verify_token, None)
-        return Model(fixed, draft_token, verify_token, plain.seconds(0, rows), plain.doubt(now))
+        return Model(fixed, draft_token, verify_token, plain.seconds(0, rows), plain.doubt(rows, now))
 
     def learned(self, round: Round, now: float, *, waited: bool = False) -> "Costs":
         """After one more round of a session that had nothing to catch up with. A plain one that may have `waited` for
         the step under way bounds t_b from above."""
         if not _sensible(round):
             return self
-        if waited and round.proposed == 0 and (self.plain is None or round.seconds > self.plain.seconds(0, round.rows)):
-            return self if self.plain else replace(self, plain=begun(round.seconds, 0, round.rows, now).loosened())
+        if round.proposed == 0:
+            return self._plain_learned(round, now, waited=waited)
         if not self._unlike(round):
             return self._followed(round, now)
-        if round.proposed == 0:
-            return self.loosened()._followed(round, now) if self.plain_doubted else replace(self, plain_doubted=True)
         return self.loosened()._followed(round, now) if self.doubted else replace(self, doubted=True)
+
+    def _plain_learned(self, round: Round, now: float, *, waited: bool) -> "Costs":
+        since = None if not round.beside else now if self.company_since is None else min(self.company_since, now)
+        bounds = waited or (since is not None and now - since < COMPANY_SECONDS)
+        here = self if since == self.company_since else replace(self, company_since=since)
+        if bounds and self.plain is None:
+            return here if round.beside else replace(here, plain=begun(round.seconds, 0, round.rows, now).loosened())
+        if bounds and self.plain is not None and round.seconds > self.plain.seconds(0, round.rows):
+            return here
+        if here._unlike(round) and not here.plain_doubted:
+            return replace(here, plain_doubted=True)
+        known = here.loosened() if here._unlike(round) else here
+        return replace(known, plain=learned(known.plain, round.seconds, 0, round.rows, now), plain_doubted=False)
 
     def loosened(self) -> "Costs":
         """The same, which the next few rounds can change: before a look at what may be otherwise by now."""
@@ -182,18 +204,17 @@ class Costs:
 
     def _followed(self, round: Round, now: float) -> "Costs":
         k, rows = round.proposed, round.rows
-        if k == 0:
-            return replace(self, plain=learned(self.plain, round.seconds, 0, rows, now), plain_doubted=False)
         forward_seconds = round.forward_seconds or round.verify_seconds
         drafting_seconds = round.drafting_seconds or round.draft_seconds
         overhead_seconds = max(round.seconds - drafting_seconds - forward_seconds, 0.0)
         drafted = learned(self.draft_token, drafting_seconds / k, 0, round.draft_rows, now)
         return Costs(
             draft_token=self.draft_token if _was_prepared(round) else drafted,
-            forward=learned(self.forward, forward_seconds, round.judged, rows, now),
+            forward=learned(self.forward, forward_seconds, _guesses(round), rows, now),
             overhead=learned(self.overhead, overhead_seconds, 0, 1, now),
             plain=self.plain,
             plain_doubted=self.plain_doubted,
+            company_since=self.company_since,
         )
 
     def _unlike(self, round: Round) -> bool:
@@ -208,7 +229,12 @@ class Costs:
             return None
         drafted = 0 if _was_prepared(round) else round.proposed
         drafting = drafted * self.draft_token.seconds(0, round.draft_rows)
-        return max(self.overhead.level, 0.0) + self.forward.seconds(round.judged, round.rows) + drafting
+        return max(self.overhead.level, 0.0) + self.forward.seconds(_guesses(round), round.rows) + drafting
+
+
+def _guesses(round: Round) -> float:
+    """The mean of the step that judged it."""
+    return (round.judged + round.beside) / round.rows
 
 
 def _was_prepared(round: Round) -> bool:

@@ -13,7 +13,7 @@ Another K must be better by 1 %, so that noise does not move it.
 
 What is not known is looked at, for a price that is bounded:
 
-- No cost of proposals is known: the middle of the bounds.
+- No cost of proposals is known: the middle of the bounds, in one session; the others decode plainly meanwhile.
 - No plain token was seen: a verify pass bounds what one costs, but may cost more. Four plain tokens are asked for; and
   again where K hangs on it, since what one costs is doubtful and proposals are worth little more or less. There they
   cost nothing, by the same token.
@@ -58,6 +58,8 @@ MEASURED_TOKENS: Final = 4
 """How many plain tokens tell what one costs, for a start."""
 SURE: Final = 0.025
 """Of a plain token's cost: with less doubt than that, another look would not tell more."""
+START_SECONDS: Final = 1.0
+"""After so long another session may try what proposals cost: the first may be held by its reader."""
 LISTEN_TOKENS: Final = 8
 """A draft that listens scores so many tokens at a time: one step of it, against as many of the target."""
 HEARD_TOKENS: Final = 8
@@ -130,6 +132,8 @@ class View:
     k: int | None = None
     """Its last choice that was free; absent before the first."""
     warm: bool = False
+    starts: bool = True
+    """Whether it is the one that proposes while no cost of proposals is known."""
     chosen: bool = False
     """Whether the round was chosen, and is not one more token of a run."""
 
@@ -269,6 +273,8 @@ def _settle(
 ) -> tuple[int, Rule, Belief]:
     costs = belief.costs.model(now, rows=view.batch.rows, draft_rows=view.batch.draft_rows)
     always = bounds.mode is Mode.ALWAYS
+    if costs is None and not always and not view.starts:
+        return 0, Rule.MEASURING, belief
     if costs is None:
         middle = (bounds.least + bounds.maximum + 1) // 2
         return middle, Rule.COLD_START, replace(belief, k=middle)
@@ -376,6 +382,8 @@ class Shared:
         self.calibration = Calibration()
         """What the draft's confidence is worth; learnt where it is told."""
         self._listening: ref[Lookahead] | None = None
+        self._starting: ref[Lookahead] | None = None
+        self._started_at = 0.0
 
     def lends_ear(self, to: "Lookahead") -> bool:
         """Whether that session's draft listens for all: one at a time does, as long as its session lasts."""
@@ -384,6 +392,15 @@ class Shared:
             self._listening = ref(to)
             return True
         return listening is to
+
+    def lets_start(self, by: "Lookahead", now: float) -> bool:
+        """Whether that session proposes while no cost of proposals is known: one at a time does, as long as its session
+        lasts and it does not take long."""
+        starting = None if self._starting is None else self._starting()
+        if starting is None or not 0 <= now - self._started_at <= START_SECONDS:
+            self._starting, self._started_at = ref(by), now
+            return True
+        return starting is by
 
     def begin(self) -> "Lookahead":
         """For one more session."""
@@ -414,7 +431,7 @@ class Lookahead:
     def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> Choice:
         """K within `bounds`, cut to the `most` that the session has room for."""
         self._chosen = True
-        view = View(self._own, self._batch, self._k, warm)
+        view = View(self._own, self._batch, self._k, warm, starts=self.shared.lets_start(self, now))
         choice, self.shared.belief = choose(self.shared.belief, bounds, now, view)
         self._k = _free(choice, self._k)
         if bounds.early_stop and choice.k:
@@ -434,7 +451,7 @@ class Lookahead:
         return replace(choice, k=len(outlook.survivals), survivals=outlook.survivals, outlook=outlook)
 
     def learn(self, round: Round, now: float, *, warm: bool) -> None:
-        view = View(self._own, self._batch, self._k, warm, self._chosen)
+        view = View(self._own, self._batch, self._k, warm, chosen=self._chosen)
         self._chosen = False
         self.shared.belief, self._own = learn(self.shared.belief, round, now, view)
         if round.confidences:

@@ -408,6 +408,7 @@ class Session:
             prepares=proposed > 0 and self._outlook is not None,
             drafter=self._proposal.drafter,
             unjudged=verdict.unjudged,
+            beside=verdict.beside,
         )
         return replace(
             round,

@@ -201,6 +201,8 @@ class Verdict:
     unjudged: int = 0
     """How many proposed tokens, the last ones, were left out: the step had better use for their slots. The verdict is
     that on the proposal without them."""
+    beside: int = 0
+    """How many guesses of other sessions the step judged: they made it longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,6 +396,8 @@ class Round:
     """Who made the proposal, where there was one."""
     unjudged: int = 0
     """Proposed tokens that the target left out for want of room: neither accepted nor rejected."""
+    beside: int = 0
+    """Guesses of other sessions that the target judged in the same step."""
     prepares: bool = False
     """The draft was asked to draft ahead while this round was verified."""
 

@@ -10,7 +10,7 @@ returns its result.
         return int(seen.logits[-1].argmax())
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
@@ -22,7 +22,7 @@ from tandem_runtime.domain.tokens import SessionId
 from tandem_runtime.engines.lines import Line, Want
 from tandem_runtime.ports import Logits, Row
 
-__all__ = ["Job", "Seen", "Work"]
+__all__ = ["Job", "Seen", "Step", "Work", "guesses_of"]
 
 Result = TypeVar("Result")
 
@@ -32,13 +32,28 @@ class Seen:
     """`logits` is [len(tokens) - first, vocab], fewer where guesses were left out; the seconds are those of the steps
     that made it, and of the wait.
 
-    `rows` is how many sessions shared the last of those steps."""
+    `rows` is how many sessions shared the last of those steps, `beside` how many guesses of others it judged."""
 
     logits: Logits
     queue_seconds: float
     forward_seconds: float
     kv_used: float
     rows: int
+    beside: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One that was computed: its seconds, how many sessions shared it, and how many guesses it judged."""
+
+    seconds: float
+    rows: int
+    guesses: int
+
+
+def guesses_of(rows: Sequence[Row]) -> int:
+    """Behind a session's own next token, each output judges a guess."""
+    return sum(max(row.outputs - 1, 0) for row in rows)
 
 
 Work: TypeAlias = Generator[Want, Seen, Result]
@@ -60,6 +75,7 @@ class Job:
     queue_seconds: float | None = None
     forward_seconds: float = 0.0
     rows: int = 1
+    beside: int = 0
     left_out: int = 0
     """So many tokens, the last of what is wanted, will not be computed."""
 
@@ -96,15 +112,15 @@ class Job:
         outputs = max(0, end - max(start, want.first))
         return Row(tuple(want.line.table.blocks), start, tuple(want.tokens[start:end]), outputs, self.line.adapter)
 
-    def took(self, row: Row, logits: Logits, *, waited: float, seconds: float, rows: int) -> None:
-        """Note that `row` was computed, in a step of `rows` sessions."""
-        self.rows = rows
+    def took(self, row: Row, logits: Logits, *, waited: float, step: Step) -> None:
+        """Note that `row` was computed, in `step`."""
+        self.rows, self.beside = step.rows, step.guesses - guesses_of([row])
         if self.queue_seconds is None:
             self.queue_seconds = waited
-        self.forward_seconds += seconds
+        self.forward_seconds += step.seconds
         if row.outputs:
             self.parts.append(logits)
 
     def seen(self, kv_used: float) -> Seen:
         logits = self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
-        return Seen(logits, self.queue_seconds or 0.0, self.forward_seconds, kv_used, self.rows)
+        return Seen(logits, self.queue_seconds or 0.0, self.forward_seconds, kv_used, self.rows, self.beside)

@@ -38,7 +38,7 @@ from tandem_runtime.domain.batching import Shares
 from tandem_runtime.domain.budget import NOTHING_MEASURED, UNKNOWN
 from tandem_runtime.domain.errors import Overloaded, TandemError, origin
 from tandem_runtime.domain.tokens import Priority, SessionId
-from tandem_runtime.engines.jobs import Job, Work
+from tandem_runtime.engines.jobs import Job, Step, Work, guesses_of
 from tandem_runtime.engines.lines import PATIENCE_SECONDS, Lines
 from tandem_runtime.engines.pace import UNPACED, Pace
 from tandem_runtime.engines.planning import Plan, StepSize, plan_step
@@ -329,13 +329,13 @@ class StepLoop:
 
     def _compute(self, plan: Plan, began: float) -> None:
         outcomes = self._forward(plan.rows)
-        seconds = self.now() - began
+        step = Step(self.now() - began, len(plan.parts), guesses_of(plan.rows))
         for (job, row), outcome in zip(plan.parts, outcomes, strict=True):
             if isinstance(outcome, Exception):
                 self._finish(job, error=self._as_ours(outcome))
                 continue
             self.lines.fed(job.current, len(row.tokens))
-            job.took(row, outcome, waited=began - job.since, seconds=seconds, rows=len(plan.parts))
+            job.took(row, outcome, waited=began - job.since, step=step)
             if not job.missing:
                 self._advance(job)
 

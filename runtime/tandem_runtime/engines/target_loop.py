@@ -118,6 +118,7 @@ class BatchedTarget(BatchedEngine):
             kv_used=seen.kv_used,
             credits=tuple(map(float, verified.credits)),
             rows=seen.rows,
+            beside=seen.beside,
             unjudged=len(proposed.ids) - len(proposal.ids),
         )
 

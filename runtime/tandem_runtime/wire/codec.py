@@ -344,6 +344,7 @@ def _verdict_message(value: Verdict) -> pb.Verdict:
         credits_basis_points=[_scaled(each, _BASIS_POINTS) for each in value.credits],
         rows=_sharers(value.rows),
         unjudged=value.unjudged,
+        beside=value.beside,
     )
 
 
@@ -360,6 +361,7 @@ def _verdict_value(message: pb.Verdict) -> Verdict:
         credits=_credit_values(message.credits_basis_points),
         rows=message.rows or 1,
         unjudged=message.unjudged,
+        beside=message.beside,
     )
 
 

@@ -329,7 +329,7 @@ class TokenLogprob(_message.Message):
     def __init__(self, logprob: _Optional[float] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("round", "offset", "accepted", "token", "logprobs", "queue_microseconds", "forward_microseconds", "kv_used_basis_points", "credits_basis_points", "rows", "unjudged")
+    __slots__ = ("round", "offset", "accepted", "token", "logprobs", "queue_microseconds", "forward_microseconds", "kv_used_basis_points", "credits_basis_points", "rows", "unjudged", "beside")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
@@ -341,6 +341,7 @@ class Verdict(_message.Message):
     CREDITS_BASIS_POINTS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     UNJUDGED_FIELD_NUMBER: _ClassVar[int]
+    BESIDE_FIELD_NUMBER: _ClassVar[int]
     round: int
     offset: int
     accepted: int
@@ -352,7 +353,8 @@ class Verdict(_message.Message):
     credits_basis_points: _containers.RepeatedScalarFieldContainer[int]
     rows: int
     unjudged: int
-    def __init__(self, round: _Optional[int] = ..., offset: _Optional[int] = ..., accepted: _Optional[int] = ..., token: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., queue_microseconds: _Optional[int] = ..., forward_microseconds: _Optional[int] = ..., kv_used_basis_points: _Optional[int] = ..., credits_basis_points: _Optional[_Iterable[int]] = ..., rows: _Optional[int] = ..., unjudged: _Optional[int] = ...) -> None: ...
+    beside: int
+    def __init__(self, round: _Optional[int] = ..., offset: _Optional[int] = ..., accepted: _Optional[int] = ..., token: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., queue_microseconds: _Optional[int] = ..., forward_microseconds: _Optional[int] = ..., kv_used_basis_points: _Optional[int] = ..., credits_basis_points: _Optional[_Iterable[int]] = ..., rows: _Optional[int] = ..., unjudged: _Optional[int] = ..., beside: _Optional[int] = ...) -> None: ...
 
 class Ended(_message.Message):
     __slots__ = ()
