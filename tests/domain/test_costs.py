@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem_runtime.domain.costs import AGE_LIMIT_SECONDS, Costs, Model, Plane, learned
+from tandem_runtime.domain.costs import AGE_LIMIT_SECONDS, COMPANY_SECONDS, Costs, Model, Plane, learned
 from tandem_runtime.domain.tokens import Round
 
 
@@ -160,3 +160,49 @@ def test_a_loosened_cost_is_turned_by_the_next_round() -> None:
     assert firm is not None
     assert loose is not None
     assert firm.cost(4) < 0.045 < 0.06 < loose.cost(4)
+
+
+def plain_token(costs: Costs, rows: int = 1) -> float | None:
+    model = costs.model(0.0, rows=rows)
+    assert model is not None
+    return model.plain_token
+
+
+def test_a_plain_token_beside_others_guesses_only_bounds_what_one_costs() -> None:
+    beside = replace(a_round(0, rows=4), seconds=0.025, beside=3)
+    assert plain_token(known(a_round(4), *[beside] * 50)) is None
+    assert plain_token(known(*[a_round(4), a_round(0)] * 20, *[beside] * 50)) == pytest.approx(0.015)
+    settled = known(*[a_round(4, rows=4), a_round(0, rows=4)] * 20)
+    for _ in range(50):
+        settled = settled.learned(replace(beside, seconds=0.010), 0.0)
+    assert plain_token(settled, rows=4) == pytest.approx(0.010, abs=0.001)
+
+
+def test_who_is_never_alone_with_plain_tokens_believes_what_they_cost_in_company() -> None:
+    costs, beside = known(a_round(4)), replace(a_round(0, rows=4), seconds=0.025, beside=3)
+    for moment in range(40):
+        costs = costs.learned(beside, moment * COMPANY_SECONDS / 20)
+    assert plain_token(costs, rows=4) == pytest.approx(0.025, abs=0.001)
+    alone = costs
+    for _ in range(40):
+        alone = alone.learned(a_round(0, rows=4), 2 * COMPANY_SECONDS)
+    assert plain_token(alone, rows=4) == pytest.approx(0.015, abs=0.001)
+
+
+def test_a_verify_costs_what_it_would_if_all_in_the_step_had_as_many_guesses() -> None:
+    chance, costs = random.Random(2), Costs()
+    for _ in range(400):
+        k, beside = chance.randint(1, 8), chance.randint(0, 24)
+        seconds = 0.015 + 0.0005 * (k + beside)
+        costs = costs.learned(replace(a_round(k, rows=4, seconds=1.0), forward_seconds=seconds, beside=beside), 0.0)
+    model = costs.model(0.0, rows=4)
+    assert model is not None
+    assert model.verify_token == pytest.approx(4 * 0.0005, rel=0.1)
+
+
+@pytest.mark.parametrize("rows", [1, 16, 64])
+def test_what_a_plain_token_costs_is_sure_at_the_batch_that_was_seen(rows: int) -> None:
+    costs = known(a_round(4, rows=rows), *[a_round(0, rows=rows)] * 40)
+    model = costs.model(0.0, rows=rows)
+    assert model is not None
+    assert model.plain_doubt < 0.025

@@ -12,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem_runtime.domain.acceptance import ALIKE, GRID, LEVELS, PACES, UNKNOWN, Acceptance
+from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.costs import AGE_LIMIT_SECONDS, Costs, Model, Plane
 from tandem_runtime.domain.lookahead import (
     LISTEN_TOKENS,
     MEASURED_TOKENS,
     OFF,
+    START_SECONDS,
     Belief,
     Bounds,
     Choice,
@@ -445,3 +447,37 @@ def test_the_first_token_of_a_run_waits_for_others_and_tells_nothing_of_what_goi
     model = lookahead.belief.costs.plain
     assert model is not None
     assert model.seconds(0, 1) == pytest.approx(0.015, rel=0.02)
+
+
+def test_one_of_many_sessions_tries_what_proposals_cost_and_another_if_it_ends() -> None:
+    cell = Shared()
+    first, second = cell.begin(), cell.begin()
+
+    def rule(lookahead: Lookahead, now: float) -> Rule:
+        return lookahead.choose(Bounds(1, 8), 16, now, warm=True).why.rule
+
+    assert [rule(first, 0.0), rule(second, 0.0), rule(first, 0.5)] == [Rule.COLD_START, Rule.AWAITED, Rule.COLD_START]
+    assert second.choose(Bounds(1, 8), 16, 0.5, warm=True).k == 0
+    assert second.choose(Bounds(1, 8, Mode.ALWAYS), 16, 0.5, warm=True).k == 5
+    del first
+    assert rule(second, 0.5) is Rule.COLD_START
+    assert rule(cell.begin(), 0.5 + START_SECONDS) is Rule.AWAITED
+    assert rule(cell.begin(), 0.6 + START_SECONDS) is Rule.COLD_START
+
+
+def test_a_probe_waits_longer_where_more_sessions_would_wait_for_it() -> None:
+    after = {}
+    for rows in (1, 8):
+        lookahead = Shared(belief(0.1, o=1)).begin()
+        plain = 0
+        while lookahead.choose(Bounds(1, 8), 16, 100.0, warm=False).k == 0:
+            lookahead.learn(Round(0, 0, 1, 0, 0.015, 0.015, seconds=0.015, rows=rows), 100.0, warm=False)
+            plain += 1
+        after[rows] = plain
+    assert after[8] >= 7 * after[1] > 0
+
+
+def test_nothing_is_drafted_ahead_before_it_is_known_what_drafting_costs() -> None:
+    bounds = Bounds(1, 8, Mode.ALWAYS, overlap=Overlap.ON)
+    assert Lookahead().choose(bounds, 16, 0.0, warm=True).outlook is None
+    assert Shared(belief(0.8)).begin().choose(bounds, 16, 100.0, warm=True).outlook is not None

@@ -99,7 +99,7 @@ def learned(plane: Plane | None, seconds: float, k: float, rows: int, now: float
     scale = max(c + sk * k + sb * x, seconds / OUTLIER_FACTOR, 1e-9) ** 2
     p00 += scale * (WALK_PER_SAMPLE**2 + WALK_PER_SECOND**2 * elapsed)
     p11 += scale * SLOPE_WALK**2
-    p22 += scale * SLOPE_WALK**2
+    p22 += scale * min(SLOPE_WALK, WALK_PER_SAMPLE / max(x, 1)) ** 2  # in a large batch a slope moves the cost by more
     u, v, w = p00 + p01 * k + p02 * x, p01 + p11 * k + p12 * x, p02 + p12 * k + p22 * x
     total = u + v * k + w * x + scale * NOISE**2
     miss = (seconds - c - sk * k - sb * x) / total

@@ -19,9 +19,9 @@ What is not known is looked at, for a price that is bounded:
   cost nothing, by the same token.
 - Nothing is proposed, since it does not pay. Acceptance stays known where a draft scores what the target says (`hear`).
   Costs, and acceptance where nobody scores, may have become better: a probe proposes a few tokens. It comes after 8
-  plain rounds, then after twice as many each time up to 128, then so seldom that what it is believed to lose is 0.4 %
-  of what plain decoding takes meanwhile. None comes where proposals would lose even if they were verified at a plain
-  token's cost and drafted at half of theirs.
+  plain rounds of each session that shares a step, as all wait for its guesses, then after twice as many each time up to
+  128, then so seldom that what it is believed to lose is 0.4 % of what plain decoding takes meanwhile. None comes where
+  proposals would lose even if they were verified at a plain token's cost and drafted at half of theirs.
 
 A session is *warm* when its draft has read all that was emitted: its last round proposed something, or its draft is
 asked for nothing, as a lookup in the text so far is. Nothing to offer is no rejection: acceptance is that of what was
@@ -101,6 +101,8 @@ class Rule(StrEnum):
     """The bounds allow nothing: an off slot, a policy, a request."""
     COLD_START = "ColdStart"
     """No cost of proposals is known: the middle of the bounds, to learn."""
+    AWAITED = "Awaited"
+    """No cost of proposals is known, and another session is about to learn them."""
     MEASURING = "Measuring"
     """K hangs on what a plain token costs, and that is not known well enough: some, to learn it."""
     ALWAYS = "Always"
@@ -274,7 +276,7 @@ def _settle(
     costs = belief.costs.model(now, rows=view.batch.rows, draft_rows=view.batch.draft_rows)
     always = bounds.mode is Mode.ALWAYS
     if costs is None and not always and not view.starts:
-        return 0, Rule.MEASURING, belief
+        return 0, Rule.AWAITED, belief
     if costs is None:
         middle = (bounds.least + bounds.maximum + 1) // 2
         return middle, Rule.COLD_START, replace(belief, k=middle)
@@ -288,7 +290,7 @@ def _settle(
         return found.k, Rule.ALWAYS if always else Rule.PAYS, _remembering(belief, found.k)
     if last != 0:
         return 0, Rule.LOSES, _remembering(belief, 0)
-    k, remembered = _probe(belief, bounds, costs, survivals, warm=view.warm)
+    k, remembered = _probe(belief, bounds, costs, survivals, view)
     return k, Rule.PROBE if k else Rule.LOSES, remembered
 
 
@@ -333,13 +335,13 @@ def _remembering(belief: Belief, k: int) -> Belief:
 
 
 def _probe(
-    belief: Belief, bounds: Bounds, costs: Model, survivals: tuple[float, ...], *, warm: bool
+    belief: Belief, bounds: Bounds, costs: Model, survivals: tuple[float, ...], view: View
 ) -> tuple[int, Belief]:
-    """How many tokens to probe with, 0 where it is not the time for it."""
+    """How many tokens to probe with, 0 where it is not the time for it: whoever shares the step waits for it too."""
     k = min(max(bounds.minimum, PROBE_TOKENS), bounds.maximum)
-    if warm and belief.probe_left:
+    if view.warm and belief.probe_left:
         return k, replace(belief, probe_left=belief.probe_left - 1)
-    if belief.plain_rounds < belief.probe_after:
+    if belief.plain_rounds < belief.probe_after * view.batch.rows:
         return 0, belief
     later = 2 * belief.probe_after
     if later > PROBE_DOUBLES_UP_TO:
@@ -368,7 +370,7 @@ def _free(choice: Choice, last: int | None) -> int | None:
             return choice.k
         case Rule.LOSES | Rule.PROBE:
             return 0
-        case Rule.WITHHELD | Rule.MEASURING:
+        case Rule.WITHHELD | Rule.AWAITED | Rule.MEASURING:
             return last
     assert_never(choice.why.rule)
 
@@ -438,7 +440,7 @@ class Lookahead:
             choice = ending_early(choice, self.shared.calibration)
         if choice.k > most:
             choice = replace(choice, k=most, survivals=choice.survivals[:most])
-        elif choice.stop is None:
+        elif choice.stop is None and choice.why.rule is not Rule.COLD_START:  # a hit tells nothing of t_d
             choice = self._looking_ahead(choice, min(most, bounds.maximum), bounds.overlap)
         self.last = choice
         return choice
