@@ -68,13 +68,13 @@ class SteppedLoop(StepLoop):
         if self.now() > began:
             self._home.call_at(self.now(), self._results_are_due)
             return
-        self._send()
+        self.send()
         self._stepping = not self._commands.empty()
         if self._stepping:
             self._home.call_soon(self._go)
 
     def _results_are_due(self) -> None:
-        self._send()
+        self.send()
         self._go()
 
 

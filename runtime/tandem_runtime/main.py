@@ -26,6 +26,15 @@ from tandem_runtime.domain.tokens import Drafter
 from tandem_runtime.engines.cores import PASSIVE_WAITING, allowed_cores
 from tandem_runtime.engines.options import AS_IS, STEP_ROWS, WEIGHTS
 from tandem_runtime.settings import Settings, read_settings
+from tandem_runtime.words import (
+    LARGEST_MEMORY,
+    basis_points,
+    named_path,
+    pace_table,
+    percent,
+    port_number,
+    positive_number,
+)
 
 if TYPE_CHECKING:  # each command imports what it needs when it is asked for
     from tandem_runtime.engines.options import AdapterOptions, EngineOptions
@@ -33,12 +42,6 @@ if TYPE_CHECKING:  # each command imports what it needs when it is asked for
     from tandem_runtime.gateway.serving import Limits
     from tandem_runtime.local import Lookup
     from tandem_runtime.serve import PairOptions
-
-LARGEST_NUMBER = 10_000_000
-"""Of sessions, tokens, threads and seconds: more is a slip of the finger, and would overflow what it is given to."""
-
-LARGEST_MEMORY = 10**15
-"""Of bytes."""
 
 DRAFTERS: Mapping[str, tuple[Drafter, ...]] = {
     "model": (),
@@ -75,19 +78,6 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One line instead of the whole usage."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
-
-
-def port_number(text: str) -> int:
-    """0 lets the system choose."""
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port; give a number from 0 to 65535")
-    return int(text)
-
-
-def positive_number(text: str, *, most: int = LARGEST_NUMBER) -> int:
-    if not text.isdecimal() or len(text) > len(str(most)) or not 1 <= int(text) <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {most}")
-    return int(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -148,7 +138,7 @@ def _add_adapter_arguments(parser: argparse.ArgumentParser) -> None:
         dest="adapters",
         action="append",
         default=[],
-        type=_named_path,
+        type=named_path,
         metavar="NAME=PATH",
         help="a LoRA adapter of the target, as PEFT saves it; may be given again",
     )
@@ -161,20 +151,13 @@ def _add_adapter_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _named_path(text: str) -> tuple[str, Path]:
-    name, equals, path = text.partition("=")
-    if not (name and equals and path):
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=PATH")
-    return name, Path(path)
-
-
 def _add_role_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", required=True, metavar="PATH", help="a model folder, or scripted:module:function")
     add_serving_arguments(parser, port=8001)
     _add_engine_arguments(parser)
     add("--weights", choices=WEIGHTS, default=AS_IS, help="bits to which weights are rounded (default %(default)s)")
-    add("--pace", metavar="TABLE", type=_pace_table, help="stretch steps to the costs of this table, such as h100-70b")
+    add("--pace", metavar="TABLE", type=pace_table, help="stretch steps to the costs of this table, such as h100-70b")
 
 
 def _add_engine_arguments(parser: argparse.ArgumentParser) -> None:
@@ -218,14 +201,6 @@ def add_serving_arguments(parser: argparse.ArgumentParser, *, port: int) -> None
         default=25,
         help="how long open sessions may go on after SIGTERM (default %(default)s)",
     )
-
-
-def _pace_table(text: str) -> str:
-    from tandem_runtime.engines.pace import TABLES  # noqa: PLC0415  # numpy, only for who paces
-
-    if text not in TABLES:
-        raise argparse.ArgumentTypeError(f"there is no table {text!r}; the tables are {', '.join(sorted(TABLES))}")
-    return text
 
 
 def _engine_options(arguments: argparse.Namespace, *, model: str, weights: str, pace: str | None) -> "EngineOptions":
@@ -358,8 +333,8 @@ def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     _add_api_arguments(parser)
     _add_engine_arguments(parser)
     _add_adapter_arguments(parser)
-    add("--pace-target", metavar="TABLE", type=_pace_table, help="stretch the target's steps to the costs of a table")
-    add("--pace-draft", metavar="TABLE", type=_pace_table, help="likewise for the draft")
+    add("--pace-target", metavar="TABLE", type=pace_table, help="stretch the target's steps to the costs of a table")
+    add("--pace-draft", metavar="TABLE", type=pace_table, help="likewise for the draft")
     add("--mode", choices=("Auto", "Always", "Off"), default="Auto", help="when to speculate (default %(default)s)")
     verifications = tuple(choice.value for choice in policy.VerificationChoice)
     add("--verification", choices=verifications, default="Auto", help="how proposals are judged (default %(default)s)")
@@ -382,25 +357,13 @@ def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="draft ahead while the target verifies; both take from the same cores here, so it is for accelerators of"
         " their own, real or paced (default %(default)s)",
     )
-    add("--off-percent", type=_percent, default=0, help="time slots with speculation off, to compare (default none)")
+    add("--off-percent", type=percent, default=0, help="time slots with speculation off, to compare (default none)")
     add(
         "--replay-basis-points",
-        type=_basis_points,
+        type=basis_points,
         default=policy.ExactnessPolicy().sample_basis_points,
         help="answers of 10000 that are replayed with speculation off and compared (default %(default)s)",
     )
-
-
-def _percent(text: str) -> int:
-    if not text.isdecimal() or int(text) > 100:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole percentage from 0 to 100")
-    return int(text)
-
-
-def _basis_points(text: str) -> int:
-    if not text.isdecimal() or len(text) > 5 or int(text) > policy.BASIS_POINTS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to {policy.BASIS_POINTS}")
-    return int(text)
 
 
 def _run_serve(arguments: argparse.Namespace, _settings: Settings) -> int:

@@ -1,13 +1,9 @@
 """One request as a machine, played against a target and a draft that are plain functions."""
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.domain.session_bench import LENGTH, STOP, Bench, Next, Prefix, chain, following, lame, play, request
 
 from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.commands import (
@@ -19,7 +15,6 @@ from tandem_runtime.domain.commands import (
     OpenDraft,
     OpenTarget,
     Propose,
-    Request,
     Run,
     Spent,
     Verify,
@@ -34,176 +29,11 @@ from tandem_runtime.domain.tokens import (
     Incarnation,
     Opened,
     Proposal,
-    Round,
-    RunRounds,
     SamplingParameters,
-    SessionId,
-    Stop,
     TokenId,
     TokenLogprob,
     Verdict,
-    Verification,
-    VerifyRound,
 )
-from tandem_runtime.domain.verification import verify_coupled
-
-Prefix: TypeAlias = tuple[TokenId, ...]
-Next: TypeAlias = Callable[[Prefix], TokenId]
-STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
-
-
-def chain(prefix: Prefix) -> TokenId:
-    return (3 + sum((i % 5 + 1) * (token + 1) for i, token in enumerate(prefix))) % 7
-
-
-def lame(prefix: Prefix) -> TokenId:
-    return chain(prefix) if len(prefix) % 3 else (chain(prefix) + 1) % 7
-
-
-def following(script: Sequence[TokenId], prompt_tokens: int = 1) -> Next:
-    """A model that says the script, whatever came before."""
-    return lambda prefix: script[(len(prefix) - prompt_tokens) % len(script)]
-
-
-def request(prompt: Prefix = (1,), **changes: object) -> Request:
-    plain = Request(
-        session=SessionId("s"),
-        prompt=prompt,
-        parameters=SamplingParameters(seed=0),
-        verification=Verification.COUPLED,
-        endings=Endings(max_tokens=16),
-        decode=lambda ids: "".join(chr(ord("a") + token) for token in ids),
-        target_length=1000,
-        draft_length=1000,
-    )
-    return replace(plain, **changes)  # type: ignore[arg-type]  # a table row names real fields
-
-
-@dataclass
-class Played:
-    """What a session said and did."""
-
-    ids: list[TokenId] = field(default_factory=list)
-    text: str = ""
-    finish: Finish | None = None
-    rounds: list[Round] = field(default_factory=list)
-    commands: list[Command] = field(default_factory=list)
-
-    @property
-    def summary(self) -> tuple[tuple[TokenId, ...], str, FinishReason, int]:
-        assert self.finish is not None
-        return tuple(self.ids), self.text, self.finish.reason, self.finish.counts.completion_tokens
-
-
-class Bench:
-    """Plays a session: a target and a draft with memories of their own, as engines have them, and planned losses.
-
-    `losses` names commands by type and occurrence: (Verify, 2) loses the engine at the third Verify. `ks` are the K of
-    successive rounds, the last one for ever.
-    """
-
-    def __init__(
-        self, target: Next, draft: Next, ks: Sequence[int], losses: Collection[tuple[type[Command], int]] = ()
-    ) -> None:
-        self.target, self.draft, self.ks, self.losses = target, draft, list(ks), losses
-        self.end_tokens: frozenset[TokenId] = frozenset()
-        self.target_holds: list[TokenId] = []
-        self.draft_holds: list[TokenId] = []
-        self.incarnations = 0
-        self.target_losses_in_a_row = 0
-        self.seen: Counter[type[Command]] = Counter()
-
-    def play(self, session: Session) -> Played:
-        played = Played()
-        for command in commands(session):
-            played.commands.append(command)
-            match command:
-                case Emit(tokens, text, _):
-                    played.ids += tokens
-                    played.text += text
-                case Finish():
-                    played.finish = command
-                case OpenTarget() | Verify() | Run():
-                    played.rounds += self.ask_target(session, command)
-                case OpenDraft() | Propose():
-                    self.ask_draft(session, command)
-                case Choose(most):
-                    session.chosen(min(most, self.ks[0] if len(self.ks) == 1 else self.ks.pop(0)))
-        return played
-
-    def ask_draft(self, session: Session, command: OpenDraft | Propose) -> None:
-        prompt_tokens = len(session.request.prompt)
-        if self.planned(command):
-            session.draft_lost()
-        elif isinstance(command, OpenDraft):
-            self.draft_holds = [*command.request.prompt, *command.request.output]
-            session.draft_opened(self.opened())
-        else:
-            ask = command.request
-            assert ask.base <= len(self.draft_holds) - prompt_tokens
-            self.draft_holds[prompt_tokens + ask.base :] = ask.committed
-            proposed = len(self.draft_holds)
-            while len(self.draft_holds) < proposed + ask.k:
-                self.draft_holds.append(self.draft(tuple(self.draft_holds)))
-            session.proposed(Proposal(tuple(self.draft_holds[proposed:])))
-
-    def ask_target(self, session: Session, command: OpenTarget | Verify | Run) -> list[Round]:
-        if self.planned(command) and self.target_losses_in_a_row < 3:
-            self.target_losses_in_a_row += 1
-            session.target_lost(TargetLost("planned"))
-            return []
-        match command:
-            case OpenTarget(opening):
-                self.target_holds = [*opening.prompt, *opening.output]
-                session.opened(self.opened())
-                return []
-            case Verify(ask):
-                return [self.verify(session, ask)]
-            case Run(run):
-                return self.go_on(session, run)
-
-    def verify(self, session: Session, ask: VerifyRound) -> Round:
-        assert len(self.target_holds) == len(session.request.prompt) + ask.offset
-        holds, first = (*self.target_holds, *ask.proposal.ids), len(self.target_holds)
-        choices = [self.target(holds[:end]) for end in range(first, len(holds) + 1)]
-        verified = verify_coupled(ask.proposal.ids, choices)
-        self.target_holds += [*ask.proposal.ids[: verified.accepted], verified.token]
-        return self.tell(session, Verdict(ask.round, ask.offset, verified.accepted, verified.token))
-
-    def go_on(self, session: Session, run: RunRounds) -> list[Round]:
-        done = len(self.target_holds) - len(session.request.prompt) - run.offset
-        if done == run.max_tokens or (done and self.target_holds[-1] in self.end_tokens):
-            session.run_over()
-            return []
-        self.target_holds.append(self.target(tuple(self.target_holds)))
-        return [self.tell(session, Verdict(run.round + done, run.offset + done, 0, self.target_holds[-1]))]
-
-    def tell(self, session: Session, verdict: Verdict) -> Round:
-        self.target_losses_in_a_row = 0
-        return session.verified(verdict, Spent(1.0))
-
-    def planned(self, command: Command) -> bool:
-        self.seen[type(command)] += 1
-        return (type(command), self.seen[type(command)] - 1) in self.losses
-
-    def opened(self) -> Opened:
-        self.incarnations += 1
-        return Opened(Incarnation(f"life {self.incarnations}"))
-
-
-def commands(session: Session) -> Iterator[Command]:
-    for _ in range(10_000):
-        command = session.next()
-        yield command
-        if isinstance(command, Finish):
-            return
-    raise AssertionError("the session does not end")
-
-
-def play(target: Next, draft: Next, k: int, **changes: object) -> Played:
-    wanted = request(**changes)  # type: ignore[arg-type]  # a table row names real fields
-    return Bench(target, draft, [k]).play(Session(wanted))
-
 
 CHAINS = {
     (1,): "5 3 1 2 3 0 2 4 3 2 5 3 1 2 3 0",
@@ -503,90 +333,3 @@ def test_another_seed_gives_another_answer() -> None:
         target = flat_target(SamplingParameters(seed, temperature=2.0))
         answers.add(tuple(play(target, target, 4, endings=Endings(32)).ids))
     assert len(answers) >= 10
-
-
-def verified(credits: tuple[float, ...], *, accepted: int, ended: bool = False, unjudged: int = 0) -> Round:
-    session = Session(request(endings=Endings(16, frozenset({9}) if ended else frozenset())))
-    session.opened(Opened(Incarnation("t")))
-    session.chosen(3)
-    session.draft_opened(Opened(Incarnation("d")))
-    session.proposed(Proposal((4, 9, 4), rows=3))
-    verdict = Verdict(0, 0, accepted, 5, credits=credits, rows=7, unjudged=unjudged)
-    return session.verified(verdict, Spent(1.0))
-
-
-def test_a_round_tells_who_shared_its_steps_and_what_was_credited() -> None:
-    round = verified((0.75, 1.0, 0.25), accepted=2)
-    assert (round.rows, round.draft_rows, round.credits, round.evidence) == (7, 3, *((0.75, 1.0, 0.25),) * 2)
-
-
-def test_what_lies_beyond_an_ending_is_credited_to_nobody() -> None:
-    assert verified((0.75, 1.0, 0.25), accepted=3, ended=True).evidence == (0.75, 1.0)
-
-
-def test_where_the_target_credits_nothing_the_bare_outcome_speaks() -> None:
-    assert verified((), accepted=2).evidence == (1.0, 1.0, 0.0)
-    assert verified((), accepted=0).evidence == (0.0,)
-
-
-def test_credits_of_other_positions_than_were_examined_are_a_lost_target() -> None:
-    with pytest.raises(TargetLost, match="credited 3 positions where it examined 2"):
-        verified((0.5, 0.5, 0.5), accepted=1)
-
-
-def drafting(stop: Stop | None) -> Session:
-    """A session that has asked for three tokens."""
-    session = Session(request(endings=Endings(16)))
-    session.opened(Opened(Incarnation("t")))
-    session.chosen(3, stop=stop)
-    session.draft_opened(Opened(Incarnation("d")))
-    return session
-
-
-def test_a_draft_is_told_where_to_stop_and_a_round_tells_its_confidence_where_it_was_examined() -> None:
-    stop = Stop(0.5, (0.7,) * 16)
-    session = drafting(stop)
-    asked = session.next()
-    assert isinstance(asked, Propose)
-    assert asked.request.stop == stop
-    session.proposed(Proposal((4, 2), confidences=(90, 30)))
-    assert session.verified(Verdict(0, 0, 0, 5), Spent(1.0)).confidences == (90,)
-
-
-def test_a_draft_that_tells_confidences_of_other_guesses_is_lost() -> None:
-    with pytest.raises(DraftLost, match="1 confidences of 2 tokens"):
-        drafting(None).proposed(Proposal((4, 2), confidences=(90,)))
-
-
-def test_beliefs_go_with_the_proposal_as_far_as_it_goes() -> None:
-    session = Session(request())
-    session.opened(Opened(Incarnation("t")))
-    session.chosen(3, (0.9, 0.8, 0.7))
-    session.draft_opened(Opened(Incarnation("d")))
-    session.proposed(Proposal((1, 2)))
-    asked = session.next()
-    assert isinstance(asked, Verify)
-    assert asked.request.survivals == (0.9, 0.8)
-
-
-UNJUDGED = [
-    pytest.param(0, 1, False, (0, 1, 0), id="one rejected of two"),
-    pytest.param(2, 1, False, (2, 2, 0), id="all that were judged stand"),
-    pytest.param(2, 1, True, (2, 2, 0), id="an end token among them"),
-    pytest.param(0, 3, False, (0, 0, 0), id="none judged"),
-    pytest.param(1, 2, True, (1, 1, 0), id="nothing beyond it was judged"),
-]
-
-
-@pytest.mark.parametrize(("accepted", "unjudged", "ended", "expected"), UNJUDGED)
-def test_what_was_not_judged_is_neither_accepted_nor_rejected(
-    accepted: int, unjudged: int, ended: bool, expected: tuple[int, int, int]
-) -> None:
-    round = verified((), accepted=accepted, unjudged=unjudged, ended=ended)
-    assert (round.accepted, round.examined, round.cut) == expected
-    assert (round.proposed, round.judged, round.unjudged) == (3, 3 - unjudged, unjudged)
-
-
-def test_an_ending_within_what_was_judged_leaves_the_rest_unjudged() -> None:
-    round = verified((), accepted=2, unjudged=0, ended=True)
-    assert (round.emitted, round.cut, round.unjudged) == (2, 1, 0)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests.seams.port_models import LENGTH, PAIRS, SLOTS, VOCAB, Pair, hashed_logits
-from tests.seams.test_engine_ports import LIFE, draft_of, opening, propose_of, target_of
+from tests.seams.port_words import LIFE, draft_of, opening, propose_of, target_of
 
 from tandem_runtime.domain.tokens import (
     OpenSession,

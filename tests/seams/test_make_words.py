@@ -26,6 +26,7 @@ BENCHMARKS = (
     "plots",
     "quantised_draft",
     "record_traces",
+    "rig_overlap",
     "rig_sequential",
     "rig_twin",
     "segments",
