@@ -183,7 +183,8 @@ class Costs:
     def _followed(self, round: Round, now: float) -> "Costs":
         k, rows = round.proposed, round.rows
         if k == 0:
-            return replace(self, plain=learned(self.plain, round.seconds, 0, rows, now), plain_doubted=False)
+            plain = learned(self.plain, round.seconds, 0, rows, now)
+            return Costs(self.draft_token, self.forward, self.overhead, plain, self.doubted)
         forward_seconds = round.forward_seconds or round.verify_seconds
         drafting_seconds = round.drafting_seconds or round.draft_seconds
         overhead_seconds = max(round.seconds - drafting_seconds - forward_seconds, 0.0)
