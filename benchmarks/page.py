@@ -39,6 +39,12 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
         Headline("share_ramp", "a ramp", "≥ .98"),
         Headline("changes_per_100", "changes of K per 100 cycles at constant alpha", "≤ 5"),
     ),
+    "controller_cost": (
+        Headline("worst_round_us", "microseconds of CPU that the K rule takes a round, at most of its cases", "< 20"),
+        Headline("one_session_round_us", "where proposals pay"),
+        Headline("off_round_us", "where speculation is off"),
+        Headline("early_stop_round_us", "where proposals end early"),
+    ),
     "coupled_verify": (Headline("ratio", "a coupled verify's time over a rejection verify's"),),
     "disable_latency": (
         Headline("rounds_p95", "rounds from a collapse of acceptance to K = 0", "≤ 20"),

@@ -271,15 +271,14 @@ def test_a_draft_that_is_never_or_always_right_settles_k_but_for_probes(alpha: f
     assert played[200:].count(k) >= 196
 
 
-@pytest.mark.parametrize(("alpha", "most"), [(0.3, 0.05), (0.5, 0.08), (0.8, 0.05), (0.9, 0.05)])
-def test_k_hardly_moves_where_acceptance_does_not(alpha: float, most: float) -> None:
-    """At .5, where proposals are worth as much as plain decoding, a little more."""
+@pytest.mark.parametrize("alpha", [0.3, 0.5, 0.8, 0.9, 0.95])
+def test_k_hardly_moves_where_acceptance_does_not(alpha: float) -> None:
     changes = []
     for seed in range(4):
         lookahead = Lookahead()
         played = list(rounds(lookahead, alpha, 600, seed, listening=True))[100:]
         changes.append(sum(a != b for a, b in pairwise(played)) / len(played))
-    assert mean(changes) <= most
+    assert mean(changes) <= 0.05
 
 
 def test_a_collapse_of_acceptance_is_noticed_within_twenty_rounds() -> None:

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 BENCHMARKS = (
     "capacity",
     "controller",
+    "controller_cost",
     "coupled_verify",
     "disable_latency",
     "drafters",

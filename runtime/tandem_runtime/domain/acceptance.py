@@ -137,7 +137,7 @@ class Acceptance:
         if positions <= 0:
             return ()
         powers = _powers(self.shape, _grains(_log_frailty(own, self.kin)), positions)
-        return tuple((powers @ self.chances).tolist())
+        return tuple(powers.dot(self.chances).tolist())
 
     def observed(self, credits: Sequence[float], own: Own = ALIKE) -> tuple["Acceptance", Own]:
         """After a round: `credits[j]` is position j's, each examined because all before it were accepted. Also what the
@@ -184,8 +184,12 @@ class Acceptance:
     def _believed(self, hits: float, misses: tuple[tuple[int, int], ...], examined: int) -> Array:
         """The chances after as many tokens: the sum of the w_j of those accepted, and `_misses` of the others."""
         chances = self.chances * _likelihoods(round(hits / GRAIN), misses)
-        moved = _moves(min(examined, LONGEST_STEP)) @ (chances / (chances @ _ONES))
-        return np.asarray(moved[:_SIZE] + moved[_SIZE:] * self.haunts)
+        chances /= chances.dot(_ONES)
+        moved: Array = _moves(min(examined, LONGEST_STEP)).dot(chances)
+        jumped = moved[_SIZE:]
+        jumped *= self.haunts
+        jumped += moved[:_SIZE]
+        return jumped
 
 
 UNKNOWN: Final = Acceptance(np.tile(_PRIOR / len(PACES), len(PACES)))

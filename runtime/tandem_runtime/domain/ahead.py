@@ -87,8 +87,7 @@ class Mean:
     weight: float = 0.0
 
     def told(self, value: float) -> "Mean":
-        kept = self.faded()
-        return Mean(kept.total + value, kept.weight + 1)
+        return Mean(self.total * KEPT_PER_ROUND + value, self.weight * KEPT_PER_ROUND + 1)
 
     def faded(self) -> "Mean":
         return Mean(self.total * KEPT_PER_ROUND, self.weight * KEPT_PER_ROUND)
@@ -180,13 +179,14 @@ def learn(belief: Belief, round: Round) -> Belief:
         return belief
     ahead, beside = round.ahead, max(round.seconds - drafting_seconds(round), 0.0)
     hit = ahead is not None and ahead.hit
-    return replace(
-        belief,
+    return Belief(
         hits=belief.hits.faded() if ahead is None else belief.hits.told(float(hit)),
         wasted=belief.wasted.faded() if ahead is None else belief.wasted.told(ahead.wasted),
         on_demand=belief.on_demand if hit else belief.on_demand.told(round),
         while_ahead=belief.while_ahead.told(beside) if round.prepares else belief.while_ahead.faded(),
         while_idle=belief.while_idle if round.prepares else belief.while_idle.told(beside),
+        is_ahead=belief.is_ahead,
+        looks=belief.looks,
     )
 
 

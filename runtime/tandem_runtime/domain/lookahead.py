@@ -299,14 +299,14 @@ def best(costs: Model, survivals: tuple[float, ...], bounds: Bounds, last: int |
 
     With t_d 4, t_v 18 at any K, t_b 15 milliseconds and a_j = .8 throughout, K = 4 and speed-up 1.48.
     """
-    k, per_token = bounds.least, costs.per_token
-    expected, cost = 1 + sum(survivals[:k]), costs.cost(bounds.least)
-    while k < bounds.maximum and survivals[k] * cost > per_token * expected:
+    least, most, per_token = bounds.least, bounds.maximum, costs.per_token
+    k, expected, cost = least, 1 + sum(survivals[:least]), costs.cost(least)
+    while k < most and survivals[k] * cost > per_token * expected:
         expected += survivals[k]
         cost += per_token
         k += 1
     speed_up = costs.baseline * expected / cost
-    if last is not None and last != k and bounds.least <= last <= bounds.maximum:
+    if last is not None and last != k and least <= last <= most:
         as_before = _speed_up(costs, survivals, last)
         if speed_up <= as_before * (1 + HYSTERESIS):
             return Prediction(last, as_before)
@@ -458,7 +458,8 @@ class Lookahead:
         self.shared.belief, self._own = learn(self.shared.belief, round, now, view)
         if round.confidences:
             self.shared.calibration = self.shared.calibration.learned(round.confidences, round.evidence)
-        self.shared.foresight.learn(round)
+        if self.last is not None and self.last.why.bounds.overlap is not Overlap.OFF:
+            self.shared.foresight.learn(round)
         self._batch = Batch(round.rows, round.draft_rows if round.proposed else self._batch.draft_rows)
 
     def unanswered(self) -> None:

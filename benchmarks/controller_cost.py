@@ -1,0 +1,134 @@
+"""Measures what the K rule itself costs the gateway: CPU time of a choice and of learning from a round.
+
+Refuses to know engines: rounds are made before, noise of 5 % in their seconds included, so that nothing but the rule
+runs between two readings of the CPU's clock. `make bench NAME=controller_cost`. One session plays against the flat
+rig's costs: with a draft that pays, with one that loses, so that speculation is off but for probes, and with one that
+tells its confidence, so that proposals end early. Where nothing is proposed, one choice is followed by RUN plain
+tokens, as in service. What a reading of the clock costs is measured too and taken off. Figures are medians over lots of
+LOT choices, in microseconds: of a choice, of learning from a round, and of both; beside them stands the share of
+choices that proposed, so that a case is seen to be what it says.
+"""
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from benchmarks.record import record
+from tandem_runtime.domain.lookahead import Bounds, Lookahead
+from tandem_runtime.domain.tokens import Round
+
+SEED = 5
+LOTS, LOT, WARM_UP_LOTS = 15, 1000, 3
+MOST = 8
+RUN = 4
+NOISE = 0.05
+VARIANTS = 499
+"""Of noise in the seconds of rounds that are otherwise alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A draft that is right with chance `alpha`, and what may be done with it."""
+
+    alpha: float
+    early_stop: bool = False
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(1, MOST, early_stop=self.early_stop)
+
+
+CASES = {"one_session": Case(0.8), "off": Case(0.1), "early_stop": Case(0.8, early_stop=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Microseconds of CPU by call, and the share of choices that proposed."""
+
+    choose: float
+    learn: float
+    proposing: float
+
+    def sample(self) -> dict[str, float]:
+        told = {"choose_us": self.choose, "learn_us": self.learn, "proposing": self.proposing}
+        return {name: round(value, 3) for name, value in told.items()}
+
+
+def rounds(case: Case, chance: Random) -> list[list[Round]]:
+    """By K: what may become of a round."""
+    return [[_round(k, case, chance) for _ in range(VARIANTS)] for k in range(MOST + 1)]
+
+
+def _round(k: int, case: Case, chance: Random) -> Round:
+    def noisy(seconds: float) -> float:
+        return seconds * chance.gauss(1, NOISE)
+
+    proposed = min(k, chance.randint(1, MOST)) if case.early_stop else k
+    accepted = 0
+    while accepted < proposed and chance.random() < case.alpha:
+        accepted += 1
+    drafting, forward = noisy(0.004) * proposed, noisy(0.018 if proposed else 0.015)
+    confidences = tuple(chance.randrange(256) for _ in range(min(accepted + 1, proposed))) if case.early_stop else ()
+    return Round(
+        proposed, accepted, accepted + 1, drafting, forward, forward, drafting,
+        seconds=drafting + forward + (0.001 if proposed else 0.0), confidences=confidences,
+    )  # fmt: skip
+
+
+def clock_cost(readings: int = 20_000) -> float:
+    """Nanoseconds of CPU that one reading of its clock takes."""
+    began = time.process_time_ns()
+    for _ in range(readings):
+        time.process_time_ns()
+    return (time.process_time_ns() - began) / readings
+
+
+def lot(lookahead: Lookahead, bounds: Bounds, outcomes: Sequence[Sequence[Round]], now: float, reading: float) -> Spent:
+    """What LOT choices cost, and learning from what followed."""
+    choosing = learning = learned = proposing = 0
+    for number in range(LOT):
+        at = now + number * 0.03
+        began = time.process_time_ns()
+        choice = lookahead.choose(bounds, MOST, at, warm=True)
+        choosing += time.process_time_ns() - began
+        proposing += choice.k > 0
+        for further in range(1 if choice.k else RUN):
+            outcome = outcomes[choice.k][(number + further) % VARIANTS]
+            began = time.process_time_ns()
+            lookahead.learn(outcome, at, warm=True)
+            learning, learned = learning + time.process_time_ns() - began, learned + 1
+    return Spent((choosing / LOT - reading) / 1e3, (learning / learned - reading) / 1e3, proposing / LOT)
+
+
+def measure(case: Case) -> list[Spent]:
+    lookahead, outcomes, reading = Lookahead(), rounds(case, Random(SEED)), clock_cost()
+    lots = [lot(lookahead, case.bounds, outcomes, at * LOT * 0.03, reading) for at in range(WARM_UP_LOTS + LOTS)]
+    return lots[WARM_UP_LOTS:]
+
+
+def main() -> None:
+    figures: dict[str, float] = {}
+    samples: dict[str, object] = {}
+    print("case            choose    learn   together   proposing   microseconds of CPU a round")
+    for name, case in CASES.items():
+        lots = measure(case)
+        middle = {
+            "choose_us": statistics.median(each.choose for each in lots),
+            "learn_us": statistics.median(each.learn for each in lots),
+            "round_us": statistics.median(each.choose + each.learn for each in lots),
+        }
+        figures |= {f"{name}_{figure}": round(value, 2) for figure, value in middle.items()}
+        samples[name] = [each.sample() for each in lots]
+        print(
+            f"{name:12} {middle['choose_us']:9.1f} {middle['learn_us']:8.1f} {middle['round_us']:10.1f} "
+            f"{statistics.median(each.proposing for each in lots):11.2f}",
+            flush=True,
+        )
+    figures["worst_round_us"] = max(figures[f"{name}_round_us"] for name in CASES)
+    print(record("controller_cost", seed=SEED, figures=figures, samples=samples))
+
+
+if __name__ == "__main__":
+    main()
