@@ -206,3 +206,12 @@ def test_what_a_plain_token_costs_is_sure_at_the_batch_that_was_seen(rows: int) 
     model = costs.model(0.0, rows=rows)
     assert model is not None
     assert model.plain_doubt < 0.025
+
+
+def test_a_slope_below_zero_leaves_the_cost_where_it_was_seen() -> None:
+    plane = None
+    for rows, seconds in [(16, 0.015), (12, 0.0152), (8, 0.0155)] * 60:
+        plane = learned(plane, seconds, 0, rows, 0.0)
+    assert plane is not None
+    assert plane.per_session < 0
+    assert plane.seconds(0, 1) == plane.seconds(0, 16) == pytest.approx(0.0152, abs=0.0004)

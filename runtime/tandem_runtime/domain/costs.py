@@ -62,8 +62,17 @@ class Plane(NamedTuple):
     at: float
 
     def seconds(self, k: float, rows: int) -> float:
-        """Slopes below 0 are noise: a longer proposal or a larger batch is no cheaper."""
-        return max(self.level + max(self.per_token, 0.0) * k + max(self.per_session, 0.0) * (rows - 1), 0.0)
+        """Slopes below 0 are noise: a longer proposal or a larger batch is no cheaper. What is left is then the belief
+        given that the slope is 0, a Gaussian's conditional mean."""
+        level, per_token, per_session = self.level, self.per_token, self.per_session
+        if per_token < 0:
+            level -= self.p01 / self.p11 * per_token
+            per_session -= self.p12 / self.p11 * per_token
+            per_token = 0.0
+        if per_session < 0:
+            level -= self.p02 / self.p22 * per_session
+            per_session = 0.0
+        return max(level + per_token * k + per_session * (rows - 1), 0.0)
 
     def doubt(self, rows: int, now: float) -> float:
         """The standard deviation of the cost at K = 0 by now, as a share of it."""
