@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem_runtime.domain.block import verify_block
+from tandem_runtime.domain.block import success, verify_block
 from tandem_runtime.domain.candidates import verify_candidates, without_replacement
 from tandem_runtime.domain.errors import BadRequest, NotANumber
 from tandem_runtime.domain.noise import Salt
@@ -271,3 +271,8 @@ def test_the_frequencies_see_a_draft_that_declares_its_unfiltered_law() -> None:
     assert not within_four_errors(
         [drawn_first(verify_rejection, one, q, dict(enumerate(Q)), p) for one in requests].count(0)
     )
+
+
+def test_a_block_stands_for_certain_where_all_its_worth_is_there_and_next_to_nothing_is_left() -> None:
+    assert success(1e-17, 1.0) == 1.0
+    assert success(0.0, 1.0) == 0

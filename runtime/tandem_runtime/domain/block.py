@@ -79,7 +79,7 @@ def credit(worth: Probability, stood: Probability) -> Probability:
 
 def success(left: Probability, worth: Probability) -> Probability:
     """h of a position that is not the last, from its Z and w."""
-    return left / (left + 1 - worth) if left else 0
+    return left / (left + (1 - worth)) if left else 0
 
 
 def _left(worth: Probability, p: Distribution, q: Distribution) -> Probability:
@@ -88,5 +88,5 @@ def _left(worth: Probability, p: Distribution, q: Distribution) -> Probability:
 
 
 def _stands(u: Probability, worth: Probability, left: Probability | None) -> bool:
-    """Whether u is below h: left / (left + 1 - worth), or worth for the last token, behind which nothing is left."""
-    return u < worth if left is None else u * (left + 1 - worth) < left
+    """Whether u is below h: left / (left + (1 - worth)), or worth for the last token, behind which nothing is left."""
+    return u < worth if left is None else u * (left + (1 - worth)) < left

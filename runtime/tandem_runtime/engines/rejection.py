@@ -85,7 +85,7 @@ def _verify_block(logits: Logits, proposal: Proposal, parameters: SamplingParame
         else:
             p.append(distribution(logits[at + 1], parameters))
             left = float(_left(p[-1], q[at + 1], worth).sum())
-            stands = u * (left + 1 - worth) < left
+            stands = u * (left + (1 - worth)) < left
             stood = success(left, worth)
         accepted, share = (at + 1, worth) if stands else (accepted, share)
     if accepted == len(q):
