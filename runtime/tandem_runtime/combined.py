@@ -164,7 +164,7 @@ class CombinedDraft:
         try:
             proposal = await _in_time(limit_seconds, self._proposed(member, request, k))
         except DraftLost as lost:
-            log.info("drafter %s failed and is left alone for a while: %s", member.drafter, lost)
+            log.info("drafter %s failed and is left alone for a while: %s", member.drafter, origin(lost))
             member.patience.failed(self.clock.monotonic(), asked_at=asked_at)
             self._forget(member, request.session)
             return Proposal()

@@ -203,7 +203,8 @@ class _Executor:
         draft = self._engines.draft
         if self._listener.look(draft) and draft is not None:
             self._drafts = [draft]
-        if self._session.state is State.RUNNING and self._lookahead.wakes(self._clock.monotonic()):
+        has_room = self._session.state is State.RUNNING and self._session.room > 0
+        if has_room and self._lookahead.wakes(self._clock.monotonic()):
             await self._end_run()
             self._session.run_over()
 
