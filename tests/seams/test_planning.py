@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.seams.port_models import hashed_logits
 
 from tandem_runtime.domain.batching import Claim, Shares
 from tandem_runtime.domain.blocks import root_key
+from tandem_runtime.domain.budget import StepSeconds
 from tandem_runtime.domain.tokens import Priority, SessionId, TokenId
 from tandem_runtime.engines.jobs import Job, Work
 from tandem_runtime.engines.lines import Line, Lines, Want
@@ -15,6 +17,7 @@ from tandem_runtime.engines.planning import StepSize, plan_step
 from tandem_runtime.engines.scripted import ScriptedModel
 
 BLOCKS, LENGTH = 8, 128
+DEAR = StepSeconds(0.01, 0.001)
 
 
 @dataclass
@@ -99,3 +102,25 @@ def test_a_step_always_computes_something_and_everybody_comes_to_an_end(
                     talkers.remove(talker)
     assert not talkers, "somebody never came to an end"
     assert model.blocks.used == 0
+
+
+@pytest.mark.parametrize("guesses", range(1, 7))
+def test_whether_guesses_may_be_left_out_does_not_depend_on_how_many_there_are(guesses: int) -> None:
+    """One session has 29 tokens to read besides its guesses, as after a short prompt; 24 others share the step."""
+    model = ScriptedModel(hashed_logits, max_length=LENGTH, max_sessions=32)
+    lines = Lines(model, now=lambda: 0.0, patience_seconds=1.0)
+
+    def judged(prompt: int, survivals: tuple[float, ...], number: int) -> Job:
+        job = Job(SessionId(str(number)), silent(), lambda *_: None, gives_way=False, since=0.0)
+        line = lines.open(None, Claim(None, 1.0, Priority.INTERACTIVE))
+        tokens = [*range(prompt), *range(len(survivals))]
+        want = Want(line, tokens, first=prompt - 1, settled=prompt, survivals=survivals)
+        lines.begin(want)
+        job.need(want)
+        return job
+
+    late = judged(29, (0.01,) * guesses, 0)
+    others = [judged(1, (0.9,), number) for number in range(1, 25)]
+    plan = plan_step([late, *others], lines, {each: Shares() for each in Priority}, size=StepSize(), seconds=DEAR)
+    assert {job: row.outputs for job, row in plan.parts}[late] == 1
+    assert late.left_out == guesses

@@ -90,18 +90,28 @@ def _spared(jobs: Sequence[Job], size: StepSize, seconds: StepSeconds) -> Mappin
         return {}
     long, riding, offers = 0, [], []
     for job in jobs:
-        missing, survivals = job.missing, job.guesses
-        if missing > RIDE_ALONG_TOKENS:
-            long += missing
-        elif len(survivals) < missing:
+        compulsory = job.missing - len(job.guesses)
+        if _is_long(job, size):
+            long += job.missing
+        elif compulsory > 0:
             riding.append(job)
-            offers.append(Offer(job.claim, missing - len(survivals), survivals))
+            offers.append(Offer(job.claim, compulsory, job.guesses))
     beside = replace(seconds, fixed=seconds.fixed + seconds.per_row * min(long, size.chunk_tokens), rows=size.rows)
     spared = {}
     for job, offer, kept in zip(riding, offers, kept_slots(offers, beside), strict=True):
         if kept < len(offer.survivals):
             spared[job] = len(offer.survivals) - kept
     return spared
+
+
+def _is_long(job: Job, size: StepSize) -> bool:
+    """Whether its need is cut into chunks, and its guesses are judged whatever they cost.
+
+    How many guesses there are has no part in it: that depends on what was drawn, as drafting stops behind an end token,
+    and what is judged must not (see `domain.budget`). Only a need that no step could hold is cut in any case.
+    """
+    compulsory = job.missing - len(job.guesses)
+    return compulsory > min(RIDE_ALONG_TOKENS, size.rows // 2) or job.missing > size.rows
 
 
 @dataclass(slots=True)
@@ -122,7 +132,7 @@ class _Planning:
         want = job.current
         self.lines.adopt(want)
         missing = job.missing - self.spared.get(job, 0)
-        is_long = missing > RIDE_ALONG_TOKENS
+        is_long = _is_long(job, self.size)
         if is_long and job.line.is_ahead:
             self.plan.given_up.append(job)
             return
