@@ -58,6 +58,8 @@ class Member:
     """Of the session that failed there."""
     unread: bool = True
     """It has not proposed since it was opened."""
+    touched: bool = False
+    """It was asked to open the session, and may hold it whatever came of that."""
 
     def is_behind(self, offset: int) -> bool:
         """Whether it has more to read than a round or a run brings."""
@@ -83,7 +85,8 @@ class CombinedDraft:
         """Asks nobody yet: a drafter that hangs would hold up those that do not."""
         self._request, self._output, self._offered = request, list(request.output), Proposal()
         for member in self.members:
-            member.incarnation = None
+            if member.touched:
+                self._forget(member, request.session)
         return Opened(INCARNATION)
 
     async def propose(self, request: ProposeRound) -> Proposal:
@@ -133,7 +136,7 @@ class CombinedDraft:
         return bits[len(missed) :]
 
     async def close(self, session: SessionId) -> None:
-        opened = [member for member in self.members if member.incarnation is not None]
+        opened = [member for member in self.members if member.touched]
         closing = [member.closing for member in self.members if member.closing is not None]
         await asyncio.gather(*closing, *(_close(member, session) for member in opened))
 
@@ -203,14 +206,21 @@ class CombinedDraft:
             alone = member.drafter is Drafter.MODEL
             adapter = None if alone else self._request.adapter
             output = tuple(self._output)
+            member.touched = True  # who is cancelled here may have been let in
             opened = await member.engine.open(replace(self._request, output=output, adapter=adapter))
             member.incarnation, member.heard, member.unread = opened.incarnation, len(output), True
         return member.incarnation
 
     def _forget(self, member: Member, session: SessionId) -> None:
         """Have it let the session go. Nobody waits for that: it may hang."""
-        member.incarnation = None
-        member.closing = asyncio.create_task(_close(member, session))
+        member.incarnation, member.touched = None, False
+        member.closing = asyncio.create_task(_close_after(member.closing, member, session))
+
+
+async def _close_after(before: asyncio.Task[None] | None, member: Member, session: SessionId) -> None:
+    if before is not None:
+        await before
+    await _close(member, session)
 
 
 async def _close(member: Member, session: SessionId) -> None:

@@ -346,3 +346,27 @@ async def test_rounds_teach_whose_proposal_they_took() -> None:
     stage.drafting.learn(Round(4, 4, 5, 0.0, 0.02, drafter=proposal.drafter), 1.0, warm=True)
     assert stage.beliefs.of(SUFFIX).belief.acceptance != UNKNOWN
     assert stage.beliefs.of(MODEL).belief.acceptance == UNKNOWN
+
+
+async def test_who_is_cancelled_while_the_draft_opens_closes_what_may_have_been_opened() -> None:
+    opening, never = asyncio.Event(), asyncio.Event()
+
+    async def hang() -> None:
+        opening.set()
+        await never.wait()
+
+    stage = await Stage(model=Scripted(7, open_instead=hang)).opened()
+    asking = asyncio.create_task(stage.round())
+    await opening.wait()
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    await stage.draft.close(SESSION)
+    assert (asking.cancelled(), stage.model.closed) == (True, 1)
+
+
+async def test_opening_again_closes_what_was_open() -> None:
+    stage = await Stage().opened()
+    await stage.round()
+    await stage.opened()
+    await stage.draft.close(SESSION)
+    assert (stage.model.closed, stage.lookup.closed) == (1, 1)

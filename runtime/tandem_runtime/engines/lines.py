@@ -201,8 +201,10 @@ class Lines:
         self.counts.cached_tokens += len(line.held) - before
 
     def _yielding(self, asker: Line, length: int, at_work: Collection[Line]) -> list[Line]:
-        """Who makes room for the asker's first `length` ids; nobody, where all who may do not suffice."""
-        yielding: list[Line] = []
+        """Who makes room for the asker's first `length` ids; nobody, where all who may do not suffice. What was drafted
+        ahead goes first, and all at once: branches share most of their blocks, so that one alone frees next to nothing.
+        """
+        yielding = [line for line in self._lines.values() if line.is_ahead and line.table.blocks and line is not asker]
         while not self._blocks.suffice(asker.table, length, without=[other.table for other in yielding]):
             number = self._next_to_yield(asker, at_work, yielding)
             if number is None:
@@ -211,10 +213,6 @@ class Lines:
         return yielding
 
     def _next_to_yield(self, asker: Line, at_work: Collection[Line], yielding: Collection[Line]) -> int | None:
-        ahead = [line.number for line in self._lines.values() if line.is_ahead and line.table.blocks]
-        ahead = [number for number in ahead if self._lines[number] not in yielding]
-        if ahead:
-            return ahead[-1]
         now = self._now()
         ranked = ranks({number: line.claim for number, line in self._lines.items()})
         holders = [
