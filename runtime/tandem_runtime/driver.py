@@ -127,7 +127,7 @@ class _Executor:
         k = min(choice.k, self._session.room)
         self._session.chosen(
             k,
-            choice.survivals[:k],
+            () if bounds.is_one_k else choice.survivals[:k],
             plain_tokens=choice.plain_tokens,
             stop=choice.stop,
             outlook=None if choice.outlook is None else choice.outlook.first(k),

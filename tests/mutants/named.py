@@ -264,18 +264,20 @@ NAMED: tuple[Fault, ...] = (
     Fault(
         "a proposal pruned by q of the drawn token",
         "engines/draft_loop.py",
-        "            ids.append(token)\n            rows += [row]",
-        "            if row is not None and row.probabilities[row.ids.index(token)] < 0.25:\n                break\n"
-        "            ids.append(token)\n            rows += [row]",
+        "            drafted.add(*guessed)\n",
+        "            token, row = guessed\n"
+        "            if row is not None and row.probabilities[row.ids.index(token)] < 0.25:\n"
+        "                break\n            drafted.add(*guessed)\n",
         "whether a position is proposed may not depend on what was drawn there, or the law is wrong",
         (THROUGH_LOOPS,),
     ),
     Fault(
         "an early end that looks at the draw",
         "engines/draft_loop.py",
-        "            ids.append(token)\n            rows += [row]",
+        "            drafted.add(*guessed)\n",
+        "            token, row = guessed\n"
         "            if request.stop and row is not None and row.probabilities[row.ids.index(token)] < 0.25:\n"
-        "                break\n            ids.append(token)\n            rows += [row]",
+        "                break\n            drafted.add(*guessed)\n",
         "a guess is withheld for its own probability in place of its row's confidence: what is rare with the draft is "
         "never judged (llama.cpp's and others' p-min looks at the chosen token)",
         (EARLY_ENDS,),

@@ -86,6 +86,16 @@ class Bounds:
     overlap: Overlap = Overlap.OFF
 
     @property
+    def is_one_k(self) -> bool:
+        """Whether they leave no choice: seeded requests repeat then in every verification, so nobody may shorten a
+        proposal for the sake of time."""
+        return self.minimum == self.maximum
+
+    @property
+    def leaves_ahead_alone(self) -> bool:
+        return self.is_one_k and self.overlap is Overlap.AUTO
+
+    @property
     def least(self) -> int:
         """The smallest K that proposes anything."""
         return min(max(self.minimum, 1), self.maximum)
@@ -440,7 +450,8 @@ class Lookahead:
             choice = ending_early(choice, self.shared.calibration)
         if choice.k > most:
             choice = replace(choice, k=most, survivals=choice.survivals[:most])
-        elif choice.stop is None and choice.why.rule is not Rule.COLD_START:  # a hit tells nothing of t_d
+        elif choice.stop is None and choice.why.rule is not Rule.COLD_START and not bounds.leaves_ahead_alone:
+            # in a cold start a hit would tell nothing of t_d
             choice = self._looking_ahead(choice, min(most, bounds.maximum), bounds.overlap)
         self.last = choice
         return choice
