@@ -59,9 +59,9 @@ class Shared:
         self._started_at = 0.0
 
     def lends_ear(self, to: "Lookahead") -> bool:
-        """Whether that session's draft listens for all: one at a time does, as long as its session lasts."""
+        """Whether that session's draft listens for all: one at a time does, as long as its session lasts and hears."""
         listening = None if self._listening is None else self._listening()
-        if listening is None or listening.last is None or listening.last.why.rule is not Rule.LOSES:
+        if listening is None or listening.deaf or listening.last is None or listening.last.why.rule is not Rule.LOSES:
             self._listening = ref(to)
             return True
         return listening is to
@@ -94,6 +94,8 @@ class Lookahead:
         self._batch = ALONE
         self._k: int | None = None
         self._chosen = False
+        self.deaf = False
+        """Its draft could not say what it would have proposed; until the next choice another session's is asked."""
         self.last: Choice | None = None
         """Why the last K was chosen."""
 
@@ -103,7 +105,7 @@ class Lookahead:
 
     def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> Choice:
         """K within `bounds`, cut to the `most` that the session has room for."""
-        self._chosen = True
+        self._chosen, self.deaf = True, False
         view = View(self._own, self._batch, self._k, warm, starts=self.shared.lets_start(self, now))
         choice, self.shared.belief = choose(self.shared.belief, bounds, now, view)
         self._k = _free(choice, self._k)
@@ -142,12 +144,15 @@ class Lookahead:
         """What the session's draft would have had accepted of what the target said alone."""
         self.shared.hear(matched=matched, examined=examined)
 
+    def unheard(self) -> None:
+        """The session's draft cannot be asked now what it would have proposed."""
+        self.deaf = True
+
     @property
     def listens(self) -> int | None:
         """After how many tokens that the target says alone its draft is to score them; None: not at all."""
-        if self.last is None or self.last.why.rule is not Rule.LOSES or not self.shared.lends_ear(self):
-            return None
-        return LISTEN_TOKENS
+        loses = self.last is not None and self.last.why.rule is Rule.LOSES
+        return LISTEN_TOKENS if loses and not self.deaf and self.shared.lends_ear(self) else None
 
     def wakes(self, now: float) -> bool:
         """Whether proposals pay by now, in a session that goes on alone because they did not."""
