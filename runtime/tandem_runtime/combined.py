@@ -96,9 +96,10 @@ class Member:
         return self.unread or offset - self.heard > NEWS_TOKENS
 
     def is_burdened(self, request: OpenSession, offset: int) -> bool:
-        """Whether what this session has it do before it can answer may take any time."""
+        """Whether what this session has it do before it can answer may take any time. Rules that go beyond sampling are
+        made ready where grammars are compiled, behind those of others."""
         to_read = offset + len(request.prompt) if self.unread else offset - self.heard
-        return to_read > LONG_READ_TOKENS or (self.unread and request.parameters.grammar is not None)
+        return to_read > LONG_READ_TOKENS or (self.unread and not request.parameters.is_plain)
 
     def answered(self, now: float, *, seconds: float, tokens: int, read: bool) -> None:
         self.patience.answered(now, seconds=seconds, tokens=tokens, read=read)

@@ -12,7 +12,6 @@ from tandem_runtime.domain.segments import Segment, Segments
 from tandem_runtime.domain.tokens import (
     Capabilities,
     Drafter,
-    Grammar,
     Incarnation,
     Opened,
     OpenSession,
@@ -29,6 +28,8 @@ from tandem_runtime.domain.tokens import (
 MODEL, SUFFIX = Drafter.MODEL, Drafter.SUFFIX
 VOCAB = 100
 SESSION = SessionId("s")
+PLAIN = SamplingParameters(1)
+FOUR = Bounds(4, 4, Mode.ALWAYS)
 
 
 @dataclass
@@ -103,7 +104,8 @@ class Stage:
     verification: Verification = Verification.REJECTION
     model_length: int = 1000
     prompt: tuple[TokenId, ...] = (1, 2, 3)
-    grammar: Grammar | None = None
+    parameters: SamplingParameters = PLAIN
+    bounds: Bounds = FOUR
     patience: dict[Drafter, Patience] = field(default_factory=lambda: {MODEL: Patience(), SUFFIX: Patience()})
     beliefs: Beliefs = field(default_factory=lambda: Beliefs(Segments(), Segment("pair"), Looks()))
     clock: HandClock = field(default_factory=HandClock)
@@ -123,7 +125,7 @@ class Stage:
             SESSION,
             self.prompt,
             tuple(self.output),
-            SamplingParameters(1, grammar=self.grammar),
+            self.parameters,
             self.verification,
             100,
             adapter="a",
@@ -134,9 +136,9 @@ class Stage:
 
     async def round(self, *, stood: int = 0) -> Proposal:
         """The proposal of a round, of which `stood` tokens stand; the next token is 50."""
-        self.drafting.choose(Bounds(4, 4, Mode.ALWAYS), 8, self.clock.now, warm=True)
+        choice = self.drafting.choose(self.bounds, 8, self.clock.now, warm=True)
         committed = tuple(self.output[self.told :])
-        request = ProposeRound(SESSION, Incarnation("combined"), self.told, committed, 4)
+        request = ProposeRound(SESSION, Incarnation("combined"), self.told, committed, 4, outlook=choice.outlook)
         proposal = await self.draft.propose(request)
         self.told = len(self.output) + min(stood, len(proposal.ids))
         self.output += [*proposal.ids[:stood], 50]

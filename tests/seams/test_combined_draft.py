@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from tests.seams.combined_stage import (
+    FOUR,
     MODEL,
     SESSION,
     SUFFIX,
@@ -19,6 +20,7 @@ from tests.seams.combined_stage import (
 )
 
 from tandem_runtime.domain.acceptance import UNKNOWN
+from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.errors import DraftForgot, DraftLost
 from tandem_runtime.domain.tokens import (
     Drafter,
@@ -242,3 +244,15 @@ async def test_opening_again_closes_what_was_open() -> None:
     await stage.opened()
     await stage.draft.close(SESSION)
     assert (stage.model.closed, stage.lookup.closed) == (1, 1)
+
+
+async def test_each_is_asked_by_its_own_outlook_and_a_lookup_by_none() -> None:
+    stage = await Stage(bounds=replace(FOUR, overlap=Overlap.ON)).opened()
+    lookahead = stage.beliefs.of(MODEL).begin()
+    for number in range(8):
+        lookahead.learn(Round(4, 3, 4, 0.016, 0.018, 0.018, 0.016, seconds=0.035), number / 10, warm=True)
+    await stage.round()
+    (asked,), (looked,) = stage.model.asked, stage.lookup.asked
+    assert asked.outlook is not None
+    assert asked.outlook == stage.drafting.outlook_of(MODEL, asked.k)
+    assert looked.outlook is None
