@@ -87,7 +87,7 @@ STAGES = {
 class Judged(NamedTuple):
     """How many guesses of a proposal, in which step."""
 
-    count: int
+    guesses: int
     step: int
 
 
@@ -181,7 +181,7 @@ def counts(stage: Stage, verification: Verification) -> Mapping[Pair, tuple[Judg
     """For every pair of proposals."""
 
     async def all_of_them() -> dict[Pair, tuple[Judged, ...]]:
-        return {pair: await judged(stage, verification, pair) for pair in product(stage.proposals, repeat=2)}
+        return {pair: await judged(stage, verification, pair) for pair in product(stage.proposals, stage.proposals)}
 
     return asyncio.run(all_of_them())
 
@@ -194,7 +194,7 @@ def joint_law(rule: Rule, k: int, kept: Kept) -> Joint:
     """Of the first K + 1 tokens of both texts, which go on by plain decoding behind the round."""
     laws = [told(rule, k, count) for count in range(k + 1)]
     joint: Joint = defaultdict(Fraction)
-    for pair in product(laws[0], repeat=2):
+    for pair in product(laws[0], laws[0]):
         first, second = (laws[count][ids] for ids, count in zip(pair, kept(pair), strict=True))
         for (one, mass), (other, share) in product(first.items(), second.items()):
             joint[one, other] += mass * share
@@ -226,7 +226,7 @@ def law_of_two(k: int) -> Joint:
 @pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
 def test_two_sessions_that_share_a_full_step_keep_their_law(stage: Stage, verification: Verification) -> None:
     found = counts(stage, verification)
-    law = joint_law(RULES[verification], stage.k, lambda pair: tuple(each.count for each in found[pair]))
+    law = joint_law(RULES[verification], stage.k, lambda pair: tuple(each.guesses for each in found[pair]))
     assert law == law_of_two(stage.k)
 
 
@@ -239,7 +239,7 @@ def test_it_would_not_hold_if_who_waits_were_cut_by_the_next_steps_prices(
     found = counts(stage, verification)
 
     def cut_anew(pair: Pair) -> tuple[int, ...]:
-        return tuple(each.count if each.step == 1 else 0 for each in found[pair])
+        return tuple(each.guesses if each.step == 1 else 0 for each in found[pair])
 
     assert {each.step for pair in found.values() for each in pair} == {1, 2}
     assert joint_law(RULES[verification], stage.k, cut_anew) != law_of_two(stage.k)
