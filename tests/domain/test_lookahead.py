@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tandem_runtime.domain.acceptance import ALIKE, GRID, LEVELS, PACES, UNKNOWN, Acceptance
 from tandem_runtime.domain.ahead import Overlap
-from tandem_runtime.domain.cells import LISTEN_TOKENS, START_SECONDS, Lookahead, Shared
+from tandem_runtime.domain.cells import LISTEN_TOKENS, START_SECONDS, UNHEARD_TOKENS, Lookahead, Shared
 from tandem_runtime.domain.costs import AGE_LIMIT_SECONDS, Costs, Model, Plane
 from tandem_runtime.domain.lookahead import (
     MEASURED_TOKENS,
@@ -364,6 +364,18 @@ def test_only_one_of_many_sessions_has_its_draft_listen_and_another_takes_over()
     assert second.listens == LISTEN_TOKENS
     second.choose(OFF, 16, 0.0, warm=False)
     assert second.listens is None
+
+
+def test_a_session_that_is_held_by_its_reader_does_not_listen_for_all_for_ever() -> None:
+    cell = Shared(belief(0.2, k=0))
+    held, second, third = cell.begin(), cell.begin(), cell.begin()
+    for each in (held, second, third):
+        each.choose(WIDE, 16, 0.0, warm=False)
+    assert held.listens == LISTEN_TOKENS
+    assert [second.listens for _ in range(UNHEARD_TOKENS)] == [None] * UNHEARD_TOKENS
+    held.hear(matched=0, examined=8)
+    assert [each.listens for _ in range(UNHEARD_TOKENS // 2) for each in (second, third)] == [None] * UNHEARD_TOKENS
+    assert [each.listens for each in (third, second, held)] == [LISTEN_TOKENS, None, None]
 
 
 def test_a_session_whose_draft_cannot_be_heard_lends_its_ear_to_another_until_it_chooses_again() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.scenarios.driver_stage import ALWAYS_4, ChainTarget, Kept
 from tests.scenarios.driver_stage import Stage as Alone
-from tests.seams.combined_stage import Answer, HandClock, Scripted, hanging, raising, saying
+from tests.seams.combined_stage import Answer, Scripted, hanging, raising, saying
 
 from tandem_runtime.combined import CombinedDraft, Member
 from tandem_runtime.domain.commands import Emit
@@ -59,7 +59,7 @@ async def test_a_fault_costs_one_wait_and_no_text(
     fault: Answer, asked: int | None, who: tuple[Drafter, ...], drafters: tuple[Drafter, ...]
 ) -> None:
     """The answer takes .7 s at most, so nobody's rest ends; where `asked` is None it is a poor guess and no fault."""
-    target, kept = ChainTarget(clock=HandClock()), Kept()
+    target, kept = ChainTarget(), Kept()
     engines = {
         drafter: Scripted(GUESSES[drafter], (0.5,) * 4, fault if drafter in who else None) for drafter in drafters
     }

@@ -32,6 +32,9 @@ START_SECONDS: Final = 1.0
 """After so long another session may try what proposals cost: the first may be held by its reader."""
 LISTEN_TOKENS: Final = 8
 """A draft that listens scores so many tokens at a time: one step of it, against as many of the target."""
+UNHEARD_TOKENS: Final = 4096
+"""Of other sessions, without a word from the one that listens for them: its reader holds it, and another's turn comes.
+With 63 others eight times as many as pass between two scores of a session that goes on as they do."""
 
 
 def _free(choice: Choice, last: int | None) -> int | None:
@@ -55,16 +58,22 @@ class Shared:
         self.calibration = Calibration()
         """What the draft's confidence is worth; learnt where it is told."""
         self._listening: ref[Lookahead] | None = None
+        self._since_heard = 0
+        """So many tokens said the sessions that do not listen."""
         self._starting: ref[Lookahead] | None = None
         self._started_at = 0.0
 
     def lends_ear(self, to: "Lookahead") -> bool:
         """Whether that session's draft listens for all: one at a time does, as long as its session lasts and hears."""
         listening = None if self._listening is None else self._listening()
-        if listening is None or listening.deaf or listening.last is None or listening.last.why.rule is not Rule.LOSES:
-            self._listening = ref(to)
+        if listening is to:
             return True
-        return listening is to
+        self._since_heard += 1
+        last = None if listening is None or listening.deaf else listening.last
+        if last is None or last.why.rule is not Rule.LOSES or self._since_heard > UNHEARD_TOKENS:
+            self._listening, self._since_heard = ref(to), 0
+            return True
+        return False
 
     def lets_start(self, by: "Lookahead", now: float) -> bool:
         """Whether that session proposes while no cost of proposals is known: one at a time does, as long as its session
@@ -81,6 +90,7 @@ class Shared:
 
     def hear(self, *, matched: int, examined: int) -> None:
         """What a draft would have had accepted of an answer without it."""
+        self._since_heard = 0
         self.belief = hear(self.belief, matched=matched, examined=examined)
 
 
