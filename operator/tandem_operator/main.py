@@ -3,6 +3,7 @@
 Refuses to know any rule. Nothing imports it.
 """
 
+import argparse
 import asyncio
 import contextlib
 import logging
@@ -10,9 +11,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Future, InvalidStateError
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import aiohttp
 import kopf
@@ -21,6 +25,7 @@ from prometheus_client import CollectorRegistry
 
 from tandem_operator.alerts import AlertSink, Endpoint, HttpThread, build_app
 from tandem_operator.domain.errors import ClusterError
+from tandem_operator.domain.record import RecordError
 from tandem_operator.events import EventRecorder
 from tandem_operator.handlers import Calls, Wake, narrow_watches, register
 from tandem_operator.kube import connect, read_access
@@ -30,6 +35,7 @@ from tandem_operator.observe import Sources
 from tandem_operator.ports import Cluster, Key, Kind
 from tandem_operator.probes import Health
 from tandem_operator.reconcile import reconcile
+from tandem_operator.recorder import Recorder, tell_replay
 from tandem_operator.rights import LEASE_NAME, find_lacking
 from tandem_operator.settings import Settings, SettingsError, read_settings
 from tandem_operator.telemetry import PodTelemetry
@@ -39,6 +45,8 @@ RIGHTS_AGAIN_SECONDS = 10.0
 """Between two questions for rights, while some are missing."""
 SERVED_AGAIN_SECONDS = 1.0
 """A definition that was just installed is served a moment later, and a first rollout need not wait longer."""
+WATCH_AGAIN_SECONDS = 2.0
+"""Between watches that failed and the next ones."""
 
 log = logging.getLogger("tandem_operator")
 
@@ -51,8 +59,34 @@ class SystemClock:
         return time.monotonic()
 
 
-def main() -> int:
-    """The operator's process; returns its exit status."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit status. Without a word it is the operator's process."""
+    asked = _build_parser().parse_args(arguments)
+    return _serve() if asked.word is None else _replay(asked.file)
+
+
+def _build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tandem-operator", description="Serve SpeculativeDeployments.")
+    words = parser.add_subparsers(dest="word", metavar="WORD", help="without one: run the operator")
+    again = words.add_parser("replay", help="decide a recorded look anew; status 1 where the decision is another one")
+    again.add_argument("file", type=Path, metavar="FILE")
+    return parser
+
+
+def _replay(path: Path) -> int:
+    try:
+        told, same = tell_replay(path)
+    except OSError as error:
+        print(f"tandem-operator: {path} cannot be read: {error.strerror}", file=sys.stderr)
+        return 2
+    except RecordError as error:
+        print(f"tandem-operator: {path} is no recorded look of this version: {error}", file=sys.stderr)
+        return 2
+    print(told)
+    return 0 if same else 1
+
+
+def _serve() -> int:
     set_up_logging()
     try:
         settings = read_settings(os.environ)
@@ -68,9 +102,20 @@ def main() -> int:
 
 
 def set_up_logging() -> None:
-    """What the operator does, and of kopf only what went wrong: it would tell each event that it handed on."""
+    """What the operator does, and of kopf only what went wrong: it would tell each event that it handed on. One line
+    each; kopf would show a stack of its own for every answer of the API server that it did not expect."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)
+    # It has a thread of its own, and says each time that signals are then not its own.
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_without_stacks_of_kopf)
+
+
+def _without_stacks_of_kopf(record: logging.LogRecord) -> bool:
+    if record.name.startswith("kopf"):
+        record.exc_info = record.exc_text = None
+    return True
 
 
 class CannotServe(Exception):
@@ -175,6 +220,8 @@ async def _lead(
     recorder = EventRecorder(cluster, instance=settings.identity, registry=registry)
     async with aiohttp.ClientSession() as session:
         sources = Sources(cluster, PodTelemetry(session), health.clock, settings.terms)
+        if settings.record_folder is not None:
+            sources = replace(sources, keep=Recorder(settings.record_folder).keep)
 
         async def look(key: Key) -> float | None:
             return await reconcile(key, sources, recorder)
@@ -210,18 +257,54 @@ async def _until_served(settings: Settings, cluster: Cluster) -> None:
 
 
 async def _watch(settings: Settings, wake: Wake, stop: asyncio.Event) -> None:
+    """kopf, and another one whenever it fails: it takes a refused token or an error event in a watch for the end of
+    everything. Looks go on meanwhile, and every object that the next one lists is looked at.
+
+    It has a thread and loop of its own: when it ends it cancels every task of its loop that it did not find there.
+    """
+    looks = asyncio.get_running_loop()
+
+    async def woken(key: Key) -> None:
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(wake(key), looks))
+
+    while not stop.is_set():
+        leave: Future[None] = Future()
+        watching = asyncio.create_task(asyncio.to_thread(asyncio.run, _watch_until_failure(settings, woken, leave)))
+        try:
+            await _unless_stopped(_waited(watching), stop)
+        finally:
+            with contextlib.suppress(InvalidStateError):
+                leave.set_result(None)
+        try:
+            await watching
+        except Exception as error:
+            log.warning("watches ended, and begin anew error=%s: %s", type(error).__name__, error)
+            await _unless_stopped(asyncio.sleep(WATCH_AGAIN_SECONDS), stop)
+
+
+async def _waited(task: "asyncio.Task[None]") -> None:
+    """Until the task has ended, however it ends; whoever gives up the waiting leaves the task alone."""
+    await asyncio.wait({task})
+
+
+async def _watch_until_failure(settings: Settings, wake: Wake, leave: "Future[None]") -> None:
     """kopf, with its own posting, peering and persistence switched off."""
     registry, options = kopf.OperatorRegistry(), kopf.OperatorSettings()
     register(registry, Calls(_log_in, wake))
     narrow_watches(options, settings.watch_namespaces)
-    await kopf.operator(
-        registry=registry,
-        settings=options,
-        standalone=True,
-        clusterwide=not settings.watch_namespaces,
-        namespaces=settings.watch_namespaces,
-        stop_flag=stop,
-    )
+    leaving, left = asyncio.Event(), asyncio.wrap_future(leave)
+    left.add_done_callback(lambda _: leaving.set())
+    try:
+        await kopf.operator(
+            registry=registry,
+            settings=options,
+            standalone=True,
+            clusterwide=not settings.watch_namespaces,
+            namespaces=settings.watch_namespaces,
+            stop_flag=leaving,
+        )
+    finally:
+        left.cancel()
 
 
 async def _log_in() -> kopf.ConnectionInfo:
