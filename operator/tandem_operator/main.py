@@ -12,7 +12,6 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import Future, InvalidStateError
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -27,7 +26,7 @@ from tandem_operator.alerts import AlertSink, Endpoint, HttpThread, build_app
 from tandem_operator.domain.errors import ClusterError
 from tandem_operator.domain.record import RecordError
 from tandem_operator.events import EventRecorder
-from tandem_operator.handlers import Calls, Wake, narrow_watches, register
+from tandem_operator.handlers import Calls, keep_watching
 from tandem_operator.kube import connect, read_access
 from tandem_operator.lease import Fenced, Leadership, LeaseTerms
 from tandem_operator.metrics import LookMetrics
@@ -45,8 +44,6 @@ RIGHTS_AGAIN_SECONDS = 10.0
 """Between two questions for rights, while some are missing."""
 SERVED_AGAIN_SECONDS = 1.0
 """A definition that was just installed is served a moment later, and a first rollout need not wait longer."""
-WATCH_AGAIN_SECONDS = 2.0
-"""Between watches that failed and the next ones."""
 
 log = logging.getLogger("tandem_operator")
 
@@ -238,7 +235,7 @@ async def _lead(
         working = asyncio.create_task(worklist.run())
         working.add_done_callback(lambda _: stop.set())
         try:
-            await _watch(settings, wake, stop)
+            await keep_watching(Calls(_log_in, wake), settings.watch_namespaces, stop)
         finally:
             await _ended(working)
 
@@ -254,57 +251,6 @@ async def _until_served(settings: Settings, cluster: Cluster) -> None:
             await asyncio.sleep(SERVED_AGAIN_SECONDS)
         else:
             return
-
-
-async def _watch(settings: Settings, wake: Wake, stop: asyncio.Event) -> None:
-    """kopf, and another one whenever it fails: it takes a refused token or an error event in a watch for the end of
-    everything. Looks go on meanwhile, and every object that the next one lists is looked at.
-
-    It has a thread and loop of its own: when it ends it cancels every task of its loop that it did not find there.
-    """
-    looks = asyncio.get_running_loop()
-
-    async def woken(key: Key) -> None:
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(wake(key), looks))
-
-    while not stop.is_set():
-        leave: Future[None] = Future()
-        watching = asyncio.create_task(asyncio.to_thread(asyncio.run, _watch_until_failure(settings, woken, leave)))
-        try:
-            await _unless_stopped(_waited(watching), stop)
-        finally:
-            with contextlib.suppress(InvalidStateError):
-                leave.set_result(None)
-        try:
-            await watching
-        except Exception as error:
-            log.warning("watches ended, and begin anew error=%s: %s", type(error).__name__, error)
-            await _unless_stopped(asyncio.sleep(WATCH_AGAIN_SECONDS), stop)
-
-
-async def _waited(task: "asyncio.Task[None]") -> None:
-    """Until the task has ended, however it ends; whoever gives up the waiting leaves the task alone."""
-    await asyncio.wait({task})
-
-
-async def _watch_until_failure(settings: Settings, wake: Wake, leave: "Future[None]") -> None:
-    """kopf, with its own posting, peering and persistence switched off."""
-    registry, options = kopf.OperatorRegistry(), kopf.OperatorSettings()
-    register(registry, Calls(_log_in, wake))
-    narrow_watches(options, settings.watch_namespaces)
-    leaving, left = asyncio.Event(), asyncio.wrap_future(leave)
-    left.add_done_callback(lambda _: leaving.set())
-    try:
-        await kopf.operator(
-            registry=registry,
-            settings=options,
-            standalone=True,
-            clusterwide=not settings.watch_namespaces,
-            namespaces=settings.watch_namespaces,
-            stop_flag=leaving,
-        )
-    finally:
-        left.cancel()
 
 
 async def _log_in() -> kopf.ConnectionInfo:

@@ -121,6 +121,7 @@ class FaultProxy:
     def __init__(self, session: aiohttp.ClientSession, upstream: str) -> None:
         self.script: Script = nothing
         self.frozen = False
+        self._open: list[web.Request] = []
         self.after: Callable[[Entry], None] = lambda _: None
         self.record: list[Entry] = []
         self.url = ""
@@ -171,13 +172,21 @@ class FaultProxy:
     ) -> web.StreamResponse:
         """A watch, event by event, until either side ends it."""
         await response.prepare(request)
+        self._open.append(request)
         try:
             async for chunk in answer.content.iter_any():
                 if not self.frozen:
                     await response.write(chunk)
         except (aiohttp.ClientError, ConnectionError):
             _cut(request)
+        finally:
+            self._open = [other for other in self._open if other is not request]
         return response
+
+    def cut_watches(self) -> None:
+        """End the connections of all open watches, as an API server does that is replaced."""
+        for request in tuple(self._open):
+            _cut(request)
 
 
 async def _end_watch(request: web.Request, fault: Ended) -> web.StreamResponse:

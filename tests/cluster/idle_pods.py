@@ -160,7 +160,7 @@ def running(pod: IdlePod) -> dict[str, Any]:
     return {
         "phase": "Running",
         "podIP": pod.address,
-        "podIPs": [{"ip": pod.address}],
+        "podIPs": [{"ip": pod.address}, {"$patch": "replace"}],
         "startTime": now,
         "conditions": [{"type": kind, **ready} for kind in ("PodScheduled", "ContainersReady", "Ready")],
         "initContainerStatuses": [

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.cluster.fault_proxy import Entry, FaultProxy, Script, fault_proxy, nothing
+from tests.cluster.fault_proxy import Asked, Entry, Fault, FaultProxy, Script, fault_proxy, nothing
 from tests.cluster.idle_pods import NOBODY, IdlePods, idle_pods
 from tests.cluster.operator_process import OperatorProcess
 
@@ -60,8 +60,9 @@ FIRST, SECOND = spec("file:///m/first"), spec("file:///m/second")
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What happens to the operator: a script from its start and one from the edit, each for so many seconds; watches of
-    which nothing arrives from the edit on; a kill after the n-th write of the story that the API server has done."""
+    """What happens to the operator: a script from its start, and one from the edit, when open watches are cut too,
+    each for so many seconds; watches of which nothing arrives from the edit on; a kill after the n-th write that was
+    done."""
 
     installing: Script = nothing
     moving: Script = nothing
@@ -171,7 +172,9 @@ class Stage:
     async def told(self) -> list[str]:
         """The reasons of the events about the object."""
         events = await self.api.get(build_path("events", namespace=self.namespace, group="events.k8s.io/v1"))
-        return sorted(event["reason"] for event in events["items"] if event["regarding"]["kind"] == "SpeculativeDeployment")
+        return sorted(
+            event["reason"] for event in events["items"] if event["regarding"]["kind"] == "SpeculativeDeployment"
+        )
 
     async def children(self, kind: str) -> list[Object]:
         """The object's children of a kind, by name."""
@@ -182,10 +185,14 @@ class Stage:
         return found
 
     async def state(self, found: Object) -> dict[str, Any]:
-        """Everything that stands, without moments and counts."""
+        """Everything that stands, without moments and counts, and of children without what their controllers say."""
         kinds = [kind for _, kind in KINDS]
         listed = zip(kinds, await asyncio.gather(*map(self.children, kinds)), strict=True)
-        children = {f"{kind} {body['metadata']['name']}": body for kind, bodies in listed for body in bodies}
+        children = {
+            f"{kind} {body['metadata']['name']}": {name: held for name, held in body.items() if name != "status"}
+            for kind, bodies in listed
+            for body in bodies
+        }
         text = json.dumps({**children, "SpeculativeDeployment": found})
         everything = json.loads(text.replace(self.namespace, "NAMESPACE").replace(found["metadata"]["uid"], "UID"))
         return {name: timeless(body) for name, body in sorted(everything.items()) if not name.endswith("-evidence")}
@@ -203,7 +210,7 @@ class Theatre:
 
     @asynccontextmanager
     async def stage(self) -> AsyncIterator[Stage]:
-        """An empty stage; the operator has not been started. What it is to see at the end goes with the stage."""
+        """An empty stage, with an operator that has not been started; both go with the block."""
         namespace = f"story-{secrets.token_hex(4)}"
         server = read_access(self.cluster.kubeconfig).server
         path = build_path("speculativedeployments", namespace=namespace, group=CRD_GROUP, name=NAME)
@@ -226,6 +233,7 @@ class Theatre:
                 await stage.serves(FIRST)
             stage.proxy.frozen = trouble.frozen
             async with during(stage.proxy, trouble.moving, trouble.seconds):
+                stage.proxy.cut_watches()
                 await stage.edit(SECOND, **{OURS: "kept"})
                 found = await stage.serves(SECOND)
             return Outcome(
@@ -266,6 +274,7 @@ class Theatre:
             "TANDEM_ALERT_TOKEN_FILE": str(folder / "token"),
             "TANDEM_RUNTIME_IMAGE": "tandem-runtime:0.1.0",
             "TANDEM_WATCH_NAMESPACES": namespace,
+            "TANDEM_RECORD_FOLDER": str(folder / "looks"),
         }
 
 
@@ -313,17 +322,24 @@ def count_kills(proxy: FaultProxy, number: int, kill: Callable[[], None]) -> Non
 
 @asynccontextmanager
 async def during(proxy: FaultProxy, script: Script, seconds: float) -> AsyncIterator[None]:
-    """The script holds for so many seconds, or for as long as the block runs."""
+    """The script holds for as long as the block runs, and for so many seconds at most from its first fault on."""
+    loop, ends = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
 
     def stop() -> None:
         proxy.script = nothing
 
-    proxy.script = script
-    end = asyncio.get_running_loop().call_later(seconds, stop)
+    def timed(asked: Asked) -> Fault | None:
+        fault = script(asked)
+        if fault is not None and not ends:
+            ends.append(loop.call_later(seconds, stop))
+        return fault
+
+    proxy.script = timed
     try:
         yield
     finally:
-        end.cancel()
+        for end in ends:
+            end.cancel()
         stop()
 
 
@@ -368,8 +384,6 @@ OF_THE_MOMENT = re.compile(
 
 def timeless(value: Any) -> Any:
     if isinstance(value, dict):
-        if value.get("kind") in ("Deployment", "PodDisruptionBudget"):
-            value = {name: held for name, held in value.items() if name != "status"}
         return {name: timeless(read(held)) for name, held in value.items() if not OF_THE_MOMENT.fullmatch(name)}
     return [timeless(item) for item in value] if isinstance(value, list) else value
 

@@ -125,6 +125,14 @@ async def test_a_watch_passes_event_by_event_and_ends_with_the_error_that_is_pla
             assert json.loads(await answer.read())["object"]["code"] == 410
 
 
+async def test_an_open_watch_can_be_cut() -> None:
+    async with stage() as (proxy, _, client), client.get("/api?watch=true") as answer:
+        await answer.content.readline()
+        proxy.cut_watches()
+        with pytest.raises(aiohttp.ClientError):
+            await answer.content.readline()
+
+
 async def test_a_slow_request_is_done_all_the_same() -> None:
     async with stage() as (proxy, peer, client):
         proxy.script = each(Slow(0.01))
