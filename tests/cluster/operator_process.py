@@ -33,6 +33,10 @@ class OperatorProcess:
         self._ended = asyncio.Event()
         self._process: multiprocessing.process.BaseProcess | None = None
 
+    def changed(self, **environment: str) -> "OperatorProcess":
+        """Another one, with other values in its environment; not started."""
+        return OperatorProcess({**self._environment, **environment}, self._log)
+
     def start(self) -> None:
         self._wanted = True
         self._begin()
@@ -47,8 +51,9 @@ class OperatorProcess:
         self._wanted = False
         if self._process is not None and self._process.pid is not None and not self._ended.is_set():
             os.kill(self._process.pid, sign)
-        await self._ended.wait()
-        return self.exits[-1]
+        if self._process is not None:
+            await self._ended.wait()
+        return self.exits[-1] if self.exits else 0
 
     def log(self) -> list[str]:
         return self._log.read_text().splitlines() if self._log.exists() else []

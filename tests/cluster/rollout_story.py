@@ -223,6 +223,19 @@ class Theatre:
                 await operator.stop()
                 await self._clear(namespace)
 
+    async def rival(self, stage: Stage, home: Stage) -> OperatorProcess:
+        """A second operator for the object of `stage`, not started; its Lease lies in the namespace of `home`."""
+        rbac = "rbac.authorization.k8s.io"
+        binding = {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": "rival", "namespace": stage.namespace},
+            "roleRef": {"apiGroup": rbac, "kind": "Role", "name": ACCOUNT},
+            "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": home.namespace}],
+        }
+        await self.api.create(collection(binding), binding)
+        return home.operator.changed(TANDEM_WATCH_NAMESPACES=stage.namespace)
+
     async def play(self, trouble: Trouble) -> Outcome:
         async with self.stage() as stage:
             count_kills(stage.proxy, trouble.kill_after, stage.operator.kill)
