@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from tests.cluster.fault_proxy import Asked, Entry, Fault, FaultProxy, Script, fault_proxy, nothing
 from tests.cluster.idle_pods import NOBODY, IdlePods, idle_pods
@@ -300,7 +301,8 @@ async def theatre(cluster: Cluster, folder: Path) -> AsyncIterator[Theatre]:
     crd = cluster.helm("template", "tandem", str(CHART), "--show-only", "templates/crd.yaml")
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd)
     cluster.kubectl("wait", "--for=condition=Established", "crd/speculativedeployments.tandem.dev")
-    async with Api(read_access(cluster.kubeconfig)) as api, idle_pods(api) as pods:
+    access = read_access(cluster.kubeconfig)
+    async with Api(access, request_seconds=PATIENCE_SECONDS) as api, idle_pods(api) as pods:
         yield Theatre(cluster, api, pods, rights, folder)
 
 
@@ -312,6 +314,20 @@ def kubeconfig(server: str, token: str) -> Object:
         "users": [{**named, "user": {"token": token}}],
         "contexts": [{**named, "context": {"cluster": "story", "user": "story"}}],
     }
+
+
+def chosen(names: Iterable[str], always: Iterable[str]) -> list[Any]:
+    """The names as parameters of a test; those that are not `always` played bear the marker `faults`."""
+    kept = set(always)
+    return [pytest.param(name, marks=() if name in kept else pytest.mark.faults, id=name) for name in names]
+
+
+def asked_for(request: pytest.FixtureRequest, parameter: str) -> set[str]:
+    """The values of a parameter over all tests of the module that this run is going to play."""
+    module = request.node.path
+    played = (item for item in request.session.items if item.path == module)
+    given = (item.callspec.params for item in played if isinstance(item, pytest.Function) and hasattr(item, "callspec"))
+    return {str(params[parameter]) for params in given if parameter in params}
 
 
 def address_of(namespace: str) -> str:
