@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +14,7 @@ from tandem_runtime.combined import CombinedDraft, Member
 from tandem_runtime.domain.drafting import Beliefs, Drafting, Looks
 from tandem_runtime.domain.errors import DraftForgot
 from tandem_runtime.domain.lookahead import Bounds, Mode
-from tandem_runtime.domain.patience import Patience
+from tandem_runtime.domain.patience import LONG_READ_TOKENS, LONGEST_WAIT_SECONDS, Patience
 from tandem_runtime.domain.segments import Segment, Segments
 from tandem_runtime.domain.tokens import (
     Capabilities,
@@ -69,7 +70,7 @@ class SlowDraft:
     async def _on_the_line(self, call: Coroutine[Any, Any, Result]) -> Result:
         task = asyncio.ensure_future(call)  # what is on the line arrives, though nobody waits for it any more
         await turns(3)
-        result = await task
+        result = await asyncio.shield(task)
         await turns(3)
         return result
 
@@ -115,9 +116,15 @@ async def play(leaves: list[int | None], close_steps: int | None, *, forgets: bo
 moments = st.none() | st.integers(0, STEPS)
 
 
-@settings(deadline=None, max_examples=80)
-@given(st.lists(moments, min_size=1, max_size=3), moments, st.booleans())
+@settings(deadline=None, max_examples=100)
+@given(st.lists(moments, min_size=1, max_size=3), moments, st.booleans(), st.booleans())
 def test_all_slots_are_free_whenever_the_reader_leaves(
-    leaves: list[int | None], close_steps: int | None, forgets: bool
+    leaves: list[int | None], close_steps: int | None, forgets: bool, left_reading: bool
 ) -> None:
-    asyncio.run(play(leaves, close_steps, forgets=forgets))
+    """Also while the draft is left at what it has to read."""
+    long, wait = (1, 0.0) if left_reading else (LONG_READ_TOKENS, LONGEST_WAIT_SECONDS)
+    with (
+        patch("tandem_runtime.combined.LONG_READ_TOKENS", long),
+        patch("tandem_runtime.domain.patience.LONGEST_WAIT_SECONDS", wait),
+    ):
+        asyncio.run(play(leaves, close_steps, forgets=forgets))

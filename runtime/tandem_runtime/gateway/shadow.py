@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tandem_runtime.asking import in_time, scored
-from tandem_runtime.domain.errors import TandemError
+from tandem_runtime.domain.errors import TandemError, origin
 from tandem_runtime.domain.policy import RoleHash
 from tandem_runtime.domain.tokens import OpenSession, ScoreTokens, TokenId
 from tandem_runtime.ports import DraftEngine
@@ -59,7 +59,7 @@ class Shadow:
                 await self._score(job)
             except TandemError as error:
                 self.dropped += 1
-                log.info("shadow score dropped: %s", error)
+                log.info("shadow score dropped: %s", origin(error))
             finally:
                 self._jobs.task_done()
 
