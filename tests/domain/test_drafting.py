@@ -222,3 +222,34 @@ def test_a_lookup_proposes_no_more_where_models_draft_ahead() -> None:
     drafting = taught(SUFFIX)
     k = drafting.k_of(SUFFIX)
     assert (drafting.choose(AHEAD, 8, 5.0, warm=True).k, k > 0) == (k, True)
+
+
+def test_a_model_whose_turns_bring_nothing_leaves_them_to_others_more_and_more() -> None:
+    drafting = taught(MODEL, SUFFIX)
+    turns: list[Drafter | None] = []
+    for _ in range(20):
+        drafting.choose(BOUNDS, 8, 5.0, warm=True)
+        turn = drafting.turn({SUFFIX: ()}, able=True)
+        turns.append(None if turn is None else turn.drafter)
+        drafting.unanswered()
+        drafting.learn(round_of(SUFFIX, 0, 0), 5.0, warm=True)
+    assert [at for at, drafter in enumerate(turns) if drafter is MODEL] == [0, 3, 8, 17]
+
+
+def test_a_model_that_has_something_to_say_again_is_asked_as_before() -> None:
+    drafting = taught(MODEL, SUFFIX)
+    for number in range(8):
+        drafting.choose(BOUNDS, 8, 5.0, warm=True)
+        turn = drafting.turn({SUFFIX: ()}, able=True)
+        if turn is not None and number == 0:
+            drafting.unanswered()
+        proposed = 0 if turn is None or number == 0 else 4
+        drafting.learn(round_of(MODEL, proposed, proposed), 5.0, warm=True)
+        assert (turn is None) == (number in (1, 2))
+
+
+def test_a_model_that_drafts_alone_stands_in_nobodys_way() -> None:
+    drafting = taught(MODEL)
+    assert drafting.turn({}, able=True) is not None
+    drafting.unanswered()
+    assert drafting.turn({}, able=True) is not None

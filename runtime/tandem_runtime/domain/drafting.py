@@ -167,6 +167,10 @@ class Drafting:
         """Tokens that were emitted since the model's last round; absent before its first."""
         self._turn: Turn | None = None
         """The one of this round."""
+        self._empty_turns = 0
+        """So many of the model's, the last ones, brought nothing."""
+        self._passes = 0
+        """For so many rounds it is not asked for that."""
         self._tokens = self._plain_tokens = 1.0
         """Of the last rounds, decayed: what they brought, and how many plain tokens would have taken as long."""
 
@@ -193,12 +197,17 @@ class Drafting:
             self._lookaheads[round.drafter].learn(round, now, warm=self._is_warm(round.drafter, warm=warm))
             self._last = round.drafter
         if round.proposed and round.drafter is Drafter.MODEL:
-            self._missed = 0
+            self._missed = self._empty_turns = 0
         elif self._missed is not None:
             self._missed += round.emitted
 
     def unanswered(self) -> None:
-        """Nobody had anything worth proposing."""
+        """Nobody had anything worth proposing. A model that had its turn and nothing to say, as one whose every q holds
+        ids that the target does not know, would have it again and again; it is left out for twice as many rounds each
+        time."""
+        if self._turn is not None and self._turn.drafter is Drafter.MODEL:
+            self._empty_turns += 1
+            self._passes = min(1 << self._empty_turns, LOOK_AFTER_ROUNDS)
         for drafter, choice in self._choices.items():
             if choice.k:
                 self._lookaheads[drafter].unanswered()
@@ -255,11 +264,16 @@ class Drafting:
             if (turn := turn_of_guess(drafter, survivals, self._choices[drafter], pace=pace))
         ]
         model = self._choices.get(Drafter.MODEL)
-        if model is None or not able or model.k == 0:
+        if model is None or not able or model.k == 0 or self._passes_over():
             return best_turn(turns, self._last, pace=pace)
         asking = turn_of_asking(Drafter.MODEL, model, pace=pace)
         best = best_turn([*turns, *([] if asking is None else [asking])], self._last, pace=pace)
         return self._with_looks(best, asking, model)
+
+    def _passes_over(self) -> bool:
+        """Whether the model is left out of this round. One that drafts alone stands in nobody's way."""
+        passes, self._passes = self._passes, max(self._passes - 1, 0)
+        return passes > 0 and len(self.drafters) > 1
 
     @property
     def pace(self) -> float:
