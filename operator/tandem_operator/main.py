@@ -29,6 +29,7 @@ from tandem_operator.metrics import LookMetrics
 from tandem_operator.observe import Sources
 from tandem_operator.ports import Cluster, Key, Kind
 from tandem_operator.probes import Health
+from tandem_operator.prometheus import Prometheus
 from tandem_operator.reconcile import reconcile
 from tandem_operator.rights import LEASE_NAME, find_lacking
 from tandem_operator.settings import Settings, SettingsError, read_settings
@@ -174,7 +175,9 @@ async def _lead(
     """Watch and reconcile until asked to stop."""
     recorder = EventRecorder(cluster, instance=settings.identity, registry=registry)
     async with aiohttp.ClientSession() as session:
-        sources = Sources(cluster, PodTelemetry(session), health.clock, settings.terms)
+        sources = Sources(
+            cluster, PodTelemetry(session), health.clock, settings.terms, _prometheus(settings, session)
+        )
 
         async def look(key: Key) -> float | None:
             return await reconcile(key, sources, recorder)
@@ -194,6 +197,11 @@ async def _lead(
             await _watch(settings, wake, stop)
         finally:
             await _ended(working)
+
+
+def _prometheus(settings: Settings, session: aiohttp.ClientSession) -> Prometheus | None:
+    access = settings.prometheus
+    return None if access is None else Prometheus(session, access.url, access.token_file)
 
 
 async def _until_served(settings: Settings, cluster: Cluster) -> None:

@@ -110,6 +110,18 @@ WRONG: list[tuple[Mapping[str, Any], str]] = [
         {"target": {"podTemplate": {"metadata": {"labels": {"tandem.dev/role": "x"}}}}},
         "labels under tandem.dev/ and app.kubernetes.io/ are the operator's; use a prefix of your own",
     ),
+    (
+        {"canary": {"analysis": {"metrics": [{"name": "x", "query": "y{a='{{canary}}'}", "thresholdBasisPoints": 1}]}}},
+        "in double braces only {{revision}}, {{stable}}, {{namespace}} and {{name}} mean something",
+    ),
+    (
+        {"canary": {"analysis": {"metrics": [{"name": "My metric", "query": "y", "thresholdBasisPoints": 1}]}}},
+        "use letters and digits, a lower-case letter first, such as refusals or queueSeconds",
+    ),
+    (
+        {"canary": {"analysis": {"metrics": [{"name": "x", "query": "y"}]}}},
+        "spec.canary.analysis.metrics[0].thresholdBasisPoints: Required value",
+    ),
     ({"servedModelName": "two words"}, "use letters, digits, dots, underscores, slashes and hyphens"),
     ({"servedModelName": "x" * 129}, "spec.servedModelName: Too long: may not be more than 128"),
     ({"gateway": {"replicas": 0}}, "spec.gateway.replicas: Invalid value: 0"),

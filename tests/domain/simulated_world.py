@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from tandem_operator.domain import queries, readings
 from tandem_operator.domain.actions import Action, Failure, Outcome, Plan, Verb
 from tandem_operator.domain.conditions import report
 from tandem_operator.domain.decide import decide
@@ -117,6 +118,8 @@ class World:
         self.full: set[str] = set()
         self.tokenizers: dict[str, str] = {}
         self.memory: int | None = None
+        self.asked: list[str] = []
+        self.prometheus: Callable[[str], bytes] = lambda query: b'{"status": "error", "error": "nobody told me"}'
         self.events: list[Event] = []
         self.writes: list[Action] = []
         self.status_writes = 0
@@ -145,7 +148,7 @@ class World:
             spec=self.spec,
             status=self.status,
         )
-        return Observed(
+        seen = Observed(
             now=self.now,
             resource=resource,
             terms=TERMS,
@@ -154,6 +157,11 @@ class World:
             scrape=scrape,
             baseline=baseline,
         )
+        return replace(seen, readings=tuple(self.reading(*asked) for asked in queries.due(seen).items()))
+
+    def reading(self, name: str, query: str) -> readings.Reading:
+        self.asked.append(query)
+        return readings.read(name, self.prometheus(query))
 
     def look(self) -> Decision:
         seen = self.observed()

@@ -25,6 +25,7 @@ from pydantic import Field
 
 from tandem_operator.domain import record
 from tandem_operator.domain.intervals import ERROR_RATIOS, PairSums, SlotSums, error_evidence
+from tandem_operator.domain.readings import Reading
 from tandem_operator.domain.record import Moment
 from tandem_operator.domain.samples import (
     Arm,
@@ -79,7 +80,8 @@ class Evidence:
     """All that is known of one canary against one stable, from the policy `since` on; `at` is when it was last added
     to.
 
-    `errors` are the logarithms of the likelihood ratios of `intervals.ERROR_RATIOS`.
+    `errors` are the logarithms of the likelihood ratios of `intervals.ERROR_RATIOS`, `readings` Prometheus' newest
+    answers.
     """
 
     canary: str
@@ -92,6 +94,7 @@ class Evidence:
     together: tuple[SharedSums, ...] = ()
     slots_until: Moment
     errors: LogRatios = (0.0,) * len(ERROR_RATIOS)
+    readings: tuple[Reading, ...] = ()
 
     def strata(self, revision: str) -> Mapping[int, Stratum]:
         """The sums of a revision by policy number, over all boots."""
@@ -117,14 +120,26 @@ def read(saved: str) -> Evidence | None:
         return None
 
 
-def add(before: Evidence, scrape: Scrape, *, gateways: Iterable[str], slot_seconds: int) -> Evidence:
-    """The evidence with what the gateways answered now; adding the same twice changes nothing.
+def is_due(kept: Evidence | None, now: datetime, *, interval_seconds: int) -> bool:
+    """Whether it is time to add to the saved evidence."""
+    return kept is None or now - kept.at >= timedelta(seconds=interval_seconds)
+
+
+def add(
+    before: Evidence,
+    scrape: Scrape,
+    *,
+    gateways: Iterable[str],
+    slot_seconds: int,
+    readings: tuple[Reading, ...] = (),
+) -> Evidence:
+    """The evidence with what the gateways and Prometheus answered now; adding the same twice changes nothing.
 
     `gateways` are the names of the gateway pods that exist.
     """
     present = frozenset(gateways)
     after = _close_slots(_keep_boots(before, scrape, present), scrape, present, timedelta(seconds=slot_seconds))
-    return replace(after, errors=_weigh_errors(before, after), at=scrape.at)
+    return replace(after, errors=_weigh_errors(before, after), at=scrape.at, readings=readings)
 
 
 def same_sums(left: Evidence, right: Evidence) -> bool:

@@ -16,7 +16,9 @@ Over all checks the worst verdict counts: Fail > ProviderError > NoData > Inconc
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
+from tandem_operator.domain import own_metrics
 from tandem_operator.domain.decision import CheckResult, CheckVerdict
 from tandem_operator.domain.evidence import Evidence, total_of
 from tandem_operator.domain.intervals import (
@@ -31,7 +33,7 @@ from tandem_operator.domain.intervals import (
     ratio,
 )
 from tandem_operator.domain.samples import Arm, Replayed, Stratum
-from tandem_operator.domain.spec import Analysis
+from tandem_operator.domain.spec import Analysis, MetricCheck
 
 FEWEST_BUCKETS = 32
 """Below this many filled buckets a variance over buckets is not to be trusted."""
@@ -77,8 +79,24 @@ class Check:
 
 
 def assess(question: Question) -> tuple[CheckResult, ...]:
-    """The results of all checks that apply, in the order of CHECKS."""
-    return tuple(_answer(check, question) for check in CHECKS if check.applies(question))
+    """The results of all checks that apply, in the order of CHECKS, and of the user's own in theirs."""
+    rules = tuple(check for check in CHECKS if check.applies(question))
+    return tuple(_answer(check, question) for check in (*rules, *_own(question)))
+
+
+def _own(question: Question) -> tuple[Check, ...]:
+    """The user's metrics as checks; nobody is served in a shadow step, so they would speak of stable alone."""
+    metrics = () if question.shadow else question.analysis.metrics
+    return tuple(
+        Check(f"{own_metrics.PREFIX}{metric.name}", lambda _: True, partial(_own_metric, metric), by_chance=False)
+        for metric in metrics
+    )
+
+
+def _own_metric(metric: MetricCheck, question: Question, evidence: Evidence) -> CheckResult:
+    served = total_of(evidence.strata(evidence.canary).values())
+    requests, needed = 0 if served is None else served.requests, question.analysis.min_requests
+    return own_metrics.judge(metric, evidence.readings, requests=requests, needed=needed)
 
 
 def worst(results: Iterable[CheckResult]) -> CheckVerdict:

@@ -68,6 +68,13 @@ class OnInconclusive(StrEnum):
     ABORT = "Abort"
 
 
+class Comparison(StrEnum):
+    """How a metric's value must lie to its threshold."""
+
+    LESS_THAN = "LessThan"
+    GREATER_THAN = "GreaterThan"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretRef:
     name: str
@@ -227,6 +234,16 @@ class Exactness:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricCheck:
+    """A check of the user's own: the one number that `query` gives in Prometheus, held against the threshold."""
+
+    name: str
+    query: str
+    operator: Comparison = Comparison.LESS_THAN
+    threshold_basis_points: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
     interval_seconds: int = 30
     min_requests: int = 100
@@ -236,6 +253,7 @@ class Analysis:
     speedup: SpeedupGate = field(default_factory=SpeedupGate)
     errors: ErrorsGate = field(default_factory=ErrorsGate)
     exactness: Exactness = field(default_factory=Exactness)
+    metrics: tuple[MetricCheck, ...] = ()
     on_inconclusive: OnInconclusive = OnInconclusive.HOLD
 
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from tandem_operator.domain import alerts, commands, evidence, gates, health, rollout
 from tandem_operator.domain.commands import Command, CommandKind
-from tandem_operator.domain.decision import CheckVerdict, GateResult, GateVerdict
+from tandem_operator.domain.decision import CheckResult, CheckVerdict, GateResult, GateVerdict
 from tandem_operator.domain.moves import Ending, end_canary, point, send, take_back
 from tandem_operator.domain.observed import ANNOTATION_REASON, ANNOTATION_VERDICT, MadeStableBy, Pod, RevisionVerdict
 from tandem_operator.domain.progress import (
@@ -347,12 +347,13 @@ def analyse(at: Situation, course: Course) -> Course:
 
 def _failed(course: Course) -> Ending:
     failed = [check for check in course.checks if check.verdict is CheckVerdict.FAIL]
-    reasons = {check.name: f"{check.name[0].upper()}{check.name[1:]}Failed" for check in failed}
-    note = "; ".join(
-        f"{check.name} {check.value} in [{check.low}, {check.high}], wanted {check.threshold}, {check.samples}"
-        for check in failed
-    )
-    return Ending(reason=reasons[failed[0].name], note=note, bad=True)
+    rule = failed[0].name.partition(".")[0]
+    return Ending(reason=f"{rule[0].upper()}{rule[1:]}Failed", note="; ".join(map(_numbers, failed)), bad=True)
+
+
+def _numbers(check: CheckResult) -> str:
+    interval = f" in [{check.low}, {check.high}]" if check.low or check.high else ""
+    return f"{check.name} {check.value}{interval}, wanted {check.threshold}, {check.samples}"
 
 
 def hold_end(at: Situation, course: Course) -> datetime | None:
@@ -390,7 +391,7 @@ def _judge(at: Situation, course: Course) -> Course:
 
 def weigh(at: Situation, course: Course) -> tuple[evidence.Evidence | None, evidence.Evidence | None]:
     """The saved evidence of this canary, and the same with what the gateways say now; None before the first answer."""
-    moved, interval = course.progress.rollout, timedelta(seconds=at.spec.canary.analysis.interval_seconds)
+    moved, interval = course.progress.rollout, at.spec.canary.analysis.interval_seconds
     kept = evidence.read(at.seen.config_text("evidence", "evidence.json"))
     if kept is not None and (kept.canary, kept.stable, kept.since) != (
         moved.revision,
@@ -399,13 +400,15 @@ def weigh(at: Situation, course: Course) -> tuple[evidence.Evidence | None, evid
     ):
         kept = None
     scrape = at.seen.scrape
-    if scrape is None or not scrape.documents or (kept is not None and at.seen.now - kept.at < interval):
+    if scrape is None or not scrape.documents or not evidence.is_due(kept, at.seen.now, interval_seconds=interval):
         return kept, kept
     started = moved.started_at or at.seen.now
     start = kept or evidence.begin(moved.revision, at.stable_name, since=moved.first_policy, now=started)
     gateways = [pod.name for pod in at.seen.of_role(Role.GATEWAY)]
     slot_seconds = at.spec.speculation.control.slot_seconds
-    return kept, evidence.add(start, scrape, gateways=gateways, slot_seconds=slot_seconds)
+    return kept, evidence.add(
+        start, scrape, gateways=gateways, slot_seconds=slot_seconds, readings=at.seen.readings
+    )
 
 
 def _question(at: Situation, course: Course, weighed: evidence.Evidence | None) -> health.Question:
