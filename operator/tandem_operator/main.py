@@ -175,9 +175,7 @@ async def _lead(
     """Watch and reconcile until asked to stop."""
     recorder = EventRecorder(cluster, instance=settings.identity, registry=registry)
     async with aiohttp.ClientSession() as session:
-        sources = Sources(
-            cluster, PodTelemetry(session), health.clock, settings.terms, _prometheus(settings, session)
-        )
+        sources = Sources(cluster, PodTelemetry(session), health.clock, settings.terms, _prometheus(settings, session))
 
         async def look(key: Key) -> float | None:
             return await reconcile(key, sources, recorder)

@@ -92,9 +92,7 @@ async def observe(resource: Json, sources: Sources, *, window: timedelta) -> Obs
     bodies = {text(body, "metadata", "uid"): body for body in pod_bodies if _made_by(children, body)}
     pods = tuple(read_pod(body) for body in bodies.values())
     now = sources.clock.now()
-    held = Observed(
-        now=now, resource=read_resource(resource), terms=sources.terms, children=children, pods=pods
-    )
+    held = Observed(now=now, resource=read_resource(resource), terms=sources.terms, children=children, pods=pods)
     scrape, pressed, nodes, answered = await asyncio.gather(
         _scrape(pods, bodies, sources.telemetry, now),
         asyncio.gather(*(_with_pressure(pod, bodies[pod.uid], sources.telemetry) for pod in pods)),
@@ -103,9 +101,7 @@ async def observe(resource: Json, sources: Sources, *, window: timedelta) -> Obs
     )
     baseline = sources.history.baseline(key, now - window)
     sources.history.add(key, scrape, window)
-    return replace(
-        held, pods=tuple(pressed), scrape=scrape, baseline=baseline, nodes=nodes, readings=tuple(answered)
-    )
+    return replace(held, pods=tuple(pressed), scrape=scrape, baseline=baseline, nodes=nodes, readings=tuple(answered))
 
 
 async def _reading(name: str, query: str, metrics: Metrics | None) -> readings.Reading:

@@ -81,7 +81,10 @@ def test_the_chart_sets_exactly_the_variables_that_the_operator_reads(token: Pat
         ({"TANDEM_ACCELERATORS": "{"}, "TANDEM_ACCELERATORS is '{': must be JSON"),
         ({"TANDEM_ACCELERATORS": '{"L4": []}'}, "accelerators.L4 is []: must be a list of at least one"),
         ({"TANDEM_ALERT_TOKEN_FILE": "/nowhere/token"}, "cannot be read: No such file"),
-        ({"TANDEM_PROMETHEUS_URL": "prometheus:9090"}, "TANDEM_PROMETHEUS_URL is 'prometheus:9090': must be a base URL"),
+        (
+            {"TANDEM_PROMETHEUS_URL": "prometheus:9090"},
+            "TANDEM_PROMETHEUS_URL is 'prometheus:9090': must be a base URL",
+        ),
         ({"TANDEM_PROMETHEUS_URL": "http://["}, "TANDEM_PROMETHEUS_URL is 'http://[': must be a base URL"),
         ({"TANDEM_PROMETHEUS_URL": "http://p/api?x=1"}, "must be a base URL such as http://prometheus.monitoring:9090"),
     ],

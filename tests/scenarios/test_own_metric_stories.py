@@ -26,7 +26,8 @@ STEPS = [
 def watched(answer: Callable[[str], bytes]) -> World:
     """A world with the check, whose Prometheus answers so."""
     analysis = {**QUICK["canary"]["analysis"], "metrics": [REFUSALS]}
-    world = installed(changed(QUICK, canary__steps=STEPS, canary__analysis=analysis), rate=8)
+    canary = {"steps": STEPS, "analysis": analysis, "progressDeadlineSeconds": 1200}
+    world = installed(changed(QUICK, canary=canary), rate=8)
     world.prometheus = answer
     return world
 
@@ -88,7 +89,7 @@ def test_no_data_and_no_answer_hold_the_step_and_name_what_is_missing() -> None:
     world = watched(lambda query: number("NaN"))
     v2 = push(world, V2)
     world.run_until(lambda seen: bool(seen.asked))
-    world.run(1200)
+    world.run(600)
     assert (stage(world), weights(world)[v2]) == (Stage.STEPPING, 10)
     assert world.condition("CanaryHealthy") == ("Unknown", "NoData")
     world.prometheus = lambda query: b'{"status": "error", "errorType": "timeout", "error": "query timed out"}'
@@ -102,7 +103,7 @@ def test_no_data_and_no_answer_hold_the_step_and_name_what_is_missing() -> None:
 def test_a_canary_whose_metric_never_comes_is_refused_at_the_deadline_but_is_not_bad() -> None:
     world = watched(lambda query: number("NaN"))
     v2 = push(world, V2)
-    world.run_until(lambda seen: seen.progress.refused == v2, within=14_700, every=30)
+    world.run_until(lambda seen: seen.progress.refused == v2, within=1_300)
     assert world.verdicts()[v2] == "Unknown"
     assert world.condition("RolledBack") == ("True", "Inconclusive")
 

@@ -1,4 +1,4 @@
-"""The operator asks Prometheus over a loopback server that speaks its query API, and hears an answer or says why not."""
+"""The operator asks a loopback server that speaks Prometheus' query API, and hears an answer or says why not."""
 
 import asyncio
 import json
@@ -74,9 +74,7 @@ async def test_a_query_is_asked_whole_and_its_number_is_heard(served: Served) ->
 async def test_what_prometheus_words_itself_is_heard_whatever_its_status(served: Served) -> None:
     _, url, session = served
     heard = read("m", await Prometheus(session, url).ask("sum("))
-    assert heard == Reading(
-        name="m", trouble=Trouble.PROVIDER_ERROR, note="bad_data: 1:1: parse error: unexpected x"
-    )
+    assert heard == Reading(name="m", trouble=Trouble.PROVIDER_ERROR, note="bad_data: 1:1: parse error: unexpected x")
 
 
 @pytest.mark.parametrize(

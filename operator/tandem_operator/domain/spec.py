@@ -227,6 +227,13 @@ class ErrorsGate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FirstTokenGate:
+    """Largest rise of the share of requests that wait longer for their first token than nine in ten of stable's."""
+
+    max_slow_share_increase_basis_points: int = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Exactness:
     """Which share of the answers gateways replay with speculation off and compare."""
 
@@ -252,6 +259,7 @@ class Analysis:
     acceptance: AcceptanceGate = field(default_factory=AcceptanceGate)
     speedup: SpeedupGate = field(default_factory=SpeedupGate)
     errors: ErrorsGate = field(default_factory=ErrorsGate)
+    time_to_first_token: FirstTokenGate = field(default_factory=FirstTokenGate)
     exactness: Exactness = field(default_factory=Exactness)
     metrics: tuple[MetricCheck, ...] = ()
     on_inconclusive: OnInconclusive = OnInconclusive.HOLD

@@ -406,9 +406,7 @@ def weigh(at: Situation, course: Course) -> tuple[evidence.Evidence | None, evid
     start = kept or evidence.begin(moved.revision, at.stable_name, since=moved.first_policy, now=started)
     gateways = [pod.name for pod in at.seen.of_role(Role.GATEWAY)]
     slot_seconds = at.spec.speculation.control.slot_seconds
-    return kept, evidence.add(
-        start, scrape, gateways=gateways, slot_seconds=slot_seconds, readings=at.seen.readings
-    )
+    return kept, evidence.add(start, scrape, gateways=gateways, slot_seconds=slot_seconds, readings=at.seen.readings)
 
 
 def _question(at: Situation, course: Course, weighed: evidence.Evidence | None) -> health.Question:
