@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from tandem_operator.domain import alerts, commands, evidence, gates, health, rollout
+from tandem_operator.domain import alerts, commands, evidence, gates, health, rollout, undo
 from tandem_operator.domain.commands import Command, CommandKind
 from tandem_operator.domain.decision import CheckResult, CheckVerdict, GateResult, GateVerdict
 from tandem_operator.domain.moves import Ending, end_canary, point, send, take_back
@@ -120,8 +120,17 @@ def _obey_promote(at: Situation, course: Course, command: Command) -> Course:
     return course.say("CanaryStep", f"revision {moved.revision} goes on by command")
 
 
+def _obey_policy_undo(at: Situation, course: Course, command: Command) -> Course:
+    if command.revision != at.stable_name or (command.value and not command.value.isdecimal()):
+        return _ignore(course, command, f"wanted @{at.stable_name}#NONCE or NUMBER@{at.stable_name}#NONCE")
+    to = int(command.value) if command.value else None
+    undone = undo.undo(at, course, "by command", to=to)
+    return undone or _ignore(course, command, "no such earlier settings of speculation are known")
+
+
 _OBEY: Mapping[CommandKind, Callable[[Situation, Course, Command], Course]] = {
     CommandKind.SPECULATION: _obey_speculation,
+    CommandKind.POLICY_UNDO: _obey_policy_undo,
     CommandKind.ABORT: _obey_abort,
     CommandKind.ROLLBACK_TO: _obey_rollback,
     CommandKind.RETRY: _obey_retry,
@@ -147,6 +156,8 @@ def _heed(at: Situation, course: Course, key: str, intent: alerts.Intent) -> Cou
         case AlertAction.ROLLED_BACK if at.previous is not None:
             ending = Ending(reason="Alert", note=note, bad=True)
             course = take_back(at, course, at.previous.name, by=MadeStableBy.ALERT, ending=ending)
+        case AlertAction.POLICY_UNDONE:
+            course = undo.undo(at, course, note) or course
         case AlertAction.ABORTED_CANARY:
             course = end_canary(at, course, Ending(reason="Alert", note=note, bad=bad))
         case _:
@@ -177,6 +188,7 @@ def _standing(at: Situation, progress: Progress) -> alerts.Standing:
         previous=at.previous,
         canary=progress.rollout.revision if trial else "",
         canary_since=progress.rollout.started_at if trial else None,
+        policy_since=undo.undoable_since(progress),
         returning=progress.rollout.stage is Stage.RETURNING,
         answered=progress.alerts,
     )
