@@ -124,6 +124,10 @@ WRONG: list[tuple[Mapping[str, Any], str]] = [
     ),
     ({"servedModelName": "two words"}, "use letters, digits, dots, underscores, slashes and hyphens"),
     ({"servedModelName": "x" * 129}, "spec.servedModelName: Too long: may not be more than 128"),
+    (
+        {"draft": {"replicasPerTarget": {"drafts": 1}}},
+        "give both, such as drafts: 1, targets: 2 for one draft pod per two target pods, or leave both at 0",
+    ),
     ({"gateway": {"replicas": 0}}, "spec.gateway.replicas: Invalid value: 0"),
     (
         {"gateway": {"service": {"type": "ExternalName"}}},

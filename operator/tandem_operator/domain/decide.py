@@ -225,7 +225,7 @@ def _policy(
 def _pods(at: Situation, course: Course) -> tuple[PodsWanted, ...]:
     """Stable's pods whole, the canary's as its step needs, the previous revision's while a rollback may want them."""
     moved, spec = course.progress.rollout, at.spec
-    targets, drafts = spec.target.replicas, spec.draft.replicas
+    targets, drafts = spec.target.replicas, spec.draft_replicas
     idle = breaker.released(course.progress.breaker, spec.auto_disable, at.seen.now)
     needs = []
     if at.stable is not None:

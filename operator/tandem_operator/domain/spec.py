@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -134,6 +135,14 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicasPerTarget:
+    """So many draft pods for so many target pods; both 0: `replicas` says how many drafts there are."""
+
+    drafts: int = 0
+    targets: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
     """`model` is there exactly when `method` is `MODEL`: the others have no pods."""
 
@@ -143,6 +152,7 @@ class Draft:
     engine_args: Mapping[str, str] = field(default_factory=dict)
     image: str | None = None
     replicas: int = 1
+    replicas_per_target: ReplicasPerTarget = field(default_factory=ReplicasPerTarget)
     placement: Placement = field(default_factory=Placement)
     resources: Resources = field(default_factory=Resources)
     pod_template: JsonObject = field(default_factory=dict)
@@ -348,6 +358,14 @@ class Spec:
     rollback: Rollback = field(default_factory=Rollback)
     progress_deadline_seconds: int = 7200
     revision_history_limit: int = 10
+
+    @property
+    def draft_replicas(self) -> int:
+        """Draft pods of one revision; 1 for every 2 of 5 target pods are 3."""
+        tied = self.draft.replicas_per_target
+        if not tied.drafts or not tied.targets:
+            return self.draft.replicas
+        return math.ceil(self.target.replicas * tied.drafts / tied.targets)
 
 
 def parse(raw: Mapping[str, object]) -> Spec:

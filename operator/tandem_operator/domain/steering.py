@@ -484,7 +484,7 @@ def pods_are_there(at: Situation, course: Course) -> bool:
     if pair is None or moved.revision not in at.revisions:
         return False
     targets = rollout.canary_replicas(moved, at.spec.canary, at.spec.target.replicas)
-    drafts = rollout.canary_replicas(moved, at.spec.canary, at.spec.draft.replicas)
+    drafts = rollout.canary_replicas(moved, at.spec.canary, at.spec.draft_replicas)
     needs = [(Role.TARGET, pair.target, targets if moved.surge is Surge.SIDE_BY_SIDE else 1)]
     if pair.draft is not None:
         needs.append((Role.DRAFT, pair.draft, drafts))
