@@ -29,8 +29,8 @@ def ratio_of_units(units: Sequence[Unit]) -> Plain:
 
 def by_information(parts: Iterable[Plain]) -> Plain:
     known = list(parts)
-    information = sum(1 / part.variance for part in known)
-    return Plain(sum(part.value / part.variance for part in known) / information, 1 / information)
+    information = sum((1 / part.variance for part in known), Fraction(0))
+    return Plain(sum((part.value / part.variance for part in known), Fraction(0)) / information, 1 / information)
 
 
 def times_per_token(strata: Sequence[Sequence[Unit]]) -> list[Plain]:
