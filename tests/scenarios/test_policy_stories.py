@@ -28,6 +28,11 @@ def undone(world: World) -> str:
     return str(gateway.get("policyUndone", ""))
 
 
+def alerts(world: World) -> list[dict[str, str]]:
+    shown: Any = world.status["alerts"]
+    return list(shown)
+
+
 def tuned(*maxima: int) -> tuple[World, list[int]]:
     """An object whose greatest K was changed so, and the numbers of the policies that said it."""
     world, numbers = installed(QUICK), []
@@ -110,13 +115,13 @@ def test_an_alert_within_an_hour_of_a_change_undoes_it_and_touches_no_revision()
     alert(world, world.now)
     world.tick(2)
     assert (most(world), world.stable, weights(world)) == (8, stable, {stable: 100})
-    (answered,) = world.status["alerts"]  # type: ignore[misc] # status is plain JSON
+    (answered,) = alerts(world)
     assert answered["action"] == "PolicyUndone"
     assert world.condition("RolledBack")[0] == "False"
     assert "TandemHighErrorRate, started" in undone(world)
     alert(world, world.now, key="1" * 32)
     world.run(60)
-    (_, second) = world.status["alerts"]  # type: ignore[misc] # status is plain JSON
+    (_, second) = alerts(world)
     assert (second["action"], most(world)) == ("Stalled", 8)  # an overlay is not undone by the next alert
 
 
@@ -156,7 +161,7 @@ def test_a_dry_run_says_what_it_would_have_undone() -> None:
     world.run(60)
     alert(world, world.now)
     world.run(20)
-    (answered,) = world.status["alerts"]  # type: ignore[misc] # status is plain JSON
+    (answered,) = alerts(world)
     assert (answered["action"], most(world)) == ("WouldRollBack", 4)
     assert answered["note"] == "dry run: the change of spec.speculation would be undone"
 
