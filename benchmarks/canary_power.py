@@ -5,7 +5,7 @@ Refuses to know gateways and clusters: time is virtual. The evidence (`domain.ev
 default analysis.
 
 The traffic is meant to mislead. Sessions are sticky and differ in acceptance and in waiting; answers have heavy-tailed
-lengths; the load swings, and acceptance falls by 15 points while the weights rise from 10 to 50 %; the canary examines
+lengths; the load swings, and acceptance falls by 20 points while the weights rise from 10 to 50 %; the canary examines
 a quarter more tokens for the same text, as a larger K does; outages make both err; a pod's speed wanders from slot to
 slot with an autocorrelation of .4. Two tests that people write first are shown the same traffic: a z test at the same
 confidence that is asked at every look, and the product's own interval over sums that are pooled over the weights.
@@ -37,7 +37,7 @@ LOOK_SECONDS, DEADLINE_SECONDS = 30, 14_400
 RATE = 8.0
 """Requests per second, in the mean."""
 SESSIONS, REQUESTS_OF_A_SESSION = 400, 5
-FALL, FALL_SECONDS = 0.15, 1200
+FALL, FALL_SECONDS = 0.2, 1800
 OFF, SLOT_SECONDS, PODS = 0.2, 20, 2
 ENOUGH = 2000
 """Requests of the canary within which a drop must be found."""
