@@ -228,6 +228,8 @@ def test_explain_reads_well(cluster: Cluster) -> None:
     text = " ".join(cluster.kubectl("explain", "specdep.spec.speculation.verification").split())
     assert "ENUM: Auto Coupled Block Rejection" in text
     assert "the served tokens are those of the target alone" in text
+    text = " ".join(cluster.kubectl("explain", "specdep.spec.canary.analysis.metrics.query").split())
+    assert "PromQL that gives one number: a scalar, or a vector of one element" in text
 
 
 def test_deleting_everything_of_kind_all_leaves_it(cluster: Cluster, namespace: str) -> None:

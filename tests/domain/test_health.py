@@ -140,7 +140,7 @@ CASES = [
     ),
     ("speedupDrop", with_shared_slots(30, canary=10, stable=10), CheckVerdict.PASS, "not worse"),
     ("speedupDrop", with_shared_slots(30, canary=12, stable=10), CheckVerdict.FAIL, "worse than stable"),
-    ("timeToFirstToken", with_waits(Waits(), Waits()), CheckVerdict.NO_DATA, "no timed requests of both"),
+    ("timeToFirstToken", with_waits(Waits(), Waits()), CheckVerdict.NO_DATA, "needs 50 timed requests of stable"),
     (
         "timeToFirstToken",
         with_waits(spread(999, 0.05, 1), spread(5000, 0.05, 2)),

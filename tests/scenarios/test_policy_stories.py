@@ -1,8 +1,10 @@
 """Changes of `spec.speculation` that are taken back: by command, by an alert, and what ends that."""
 
+import itertools
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from tests.domain.simulated_world import QUICK, V2, World, alert, changed, installed, push, settled
 from tests.scenarios.story_views import stage, weights
 
@@ -184,3 +186,17 @@ def test_a_command_for_another_revision_or_in_other_words_undoes_nothing() -> No
         world.annotations["tandem.dev/policy-undo"] = f"{text}#{nonce}"
         world.tick()
         assert (most(world), world.reasons()[-1]) == (4, "CommandIgnored")
+
+
+@pytest.mark.parametrize("killed_before", range(5))
+def test_a_kill_at_any_write_of_an_undo_ends_with_it_done_once(killed_before: int) -> None:
+    world, _ = tuned(4)
+    alert(world, world.now)
+    writes = itertools.count()
+    world.stop_at = lambda action: next(writes) == killed_before
+    world.run(60)
+    assert (most(world), [each["action"] for each in alerts(world)]) == (8, ["PolicyUndone"])
+    assert [name for name in world.annotations if name.startswith("alert.")] == []
+    settled_writes = len(world.writes)
+    world.run(60)
+    assert len(world.writes) == settled_writes

@@ -20,7 +20,7 @@ from functools import partial
 
 from tandem_operator.domain import own_metrics
 from tandem_operator.domain.decision import CheckResult, CheckVerdict
-from tandem_operator.domain.evidence import Evidence, total_of
+from tandem_operator.domain.evidence import ENOUGH_FOR_AN_EDGE, Evidence, total_of
 from tandem_operator.domain.intervals import (
     Estimate,
     SlotSums,
@@ -336,7 +336,8 @@ def _first_token(question: Question, evidence: Evidence) -> CheckResult:
         samples=f"{counts[0]} requests, stable {counts[1]} requests",
     )
     if not all(counts):
-        return _with(draft, CheckVerdict.NO_DATA, "no timed requests of both revisions within one policy yet")
+        words = f"needs {ENOUGH_FOR_AN_EDGE} timed requests of stable within one policy, and some of the canary"
+        return _with(draft, CheckVerdict.NO_DATA, words)
     slow, usual = _by_policy(canary, _waits), _by_policy(stable, _waits)
     estimate = combine(difference(slow[policy], usual[policy]) for policy in sorted(slow.keys() & usual.keys()))
     needed = question.analysis.min_requests
