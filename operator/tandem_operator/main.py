@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import aiohttp
@@ -175,7 +176,8 @@ async def _lead(
     """Watch and reconcile until asked to stop."""
     recorder = EventRecorder(cluster, instance=settings.identity, registry=registry)
     async with aiohttp.ClientSession() as session:
-        sources = Sources(cluster, PodTelemetry(session), health.clock, settings.terms, _prometheus(settings, session))
+        sources = Sources(cluster, PodTelemetry(session), health.clock, settings.terms)
+        sources = replace(sources, metrics=_prometheus(settings, session))
 
         async def look(key: Key) -> float | None:
             return await reconcile(key, sources, recorder)

@@ -78,8 +78,8 @@ class Sources:
     telemetry: Telemetry
     clock: Clock
     terms: OperatorTerms
-    metrics: Metrics | None = None
     history: ScrapeHistory = field(default_factory=ScrapeHistory)
+    metrics: Metrics | None = None
 
 
 async def observe(resource: Json, sources: Sources, *, window: timedelta) -> Observed:
