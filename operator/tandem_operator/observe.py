@@ -6,7 +6,7 @@ Refuses to know what follows from it; it only reads. What may not be read, or do
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -72,7 +72,10 @@ class ScrapeHistory:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where a look comes from, and the settings that decisions rest on; `metrics` is None without a Prometheus."""
+    """Where a look comes from, and the settings that decisions rest on.
+
+    `metrics` is None without a Prometheus; `keep` gets each look, to record it.
+    """
 
     cluster: Cluster
     telemetry: Telemetry
@@ -80,6 +83,7 @@ class Sources:
     terms: OperatorTerms
     history: ScrapeHistory = field(default_factory=ScrapeHistory)
     metrics: Metrics | None = None
+    keep: Callable[[Observed], None] = lambda _: None
 
 
 async def observe(resource: Json, sources: Sources, *, window: timedelta) -> Observed:

@@ -180,6 +180,22 @@ def test_what_was_undone_survives_the_operator_and_ten_changes_are_known() -> No
     assert most(world) == 4
 
 
+def test_an_operator_that_learns_of_undoing_takes_the_policy_in_force_for_the_first() -> None:
+    world, (_, number) = tuned(4, 5)
+    kept = dict(world.status)
+    kept["progress"] = {key: value for key, value in progress.write(world.progress).items() if key != "policies"}
+    world.status = kept
+    world.edit(target__replicas=3)
+    world.run(60)
+    assert [change.number for change in world.progress.policies] == [number]
+    assert world.reasons().count("PolicyChanged") == 2
+    world.edit(speculation__draftTokens={"max": 6})
+    world.run(60)
+    world.annotations["tandem.dev/policy-undo"] = f"{number}@{world.stable}#1"
+    world.tick()
+    assert most(world) == 5
+
+
 def test_a_command_for_another_revision_or_in_other_words_undoes_nothing() -> None:
     world, _ = tuned(4)
     for nonce, text in enumerate(("@0badf00d", f"last@{world.stable}", f"-1@{world.stable}")):

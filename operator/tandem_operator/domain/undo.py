@@ -10,6 +10,7 @@ takes away, whatever it says. The spec itself is never written; it belongs to wh
 from dataclasses import replace
 from datetime import datetime
 
+from tandem_operator.domain import nested
 from tandem_operator.domain.progress import PolicyChange, PolicyUndo, Progress
 from tandem_operator.domain.situation import Course, Situation
 
@@ -21,10 +22,16 @@ def keep_policies(at: Situation, course: Course) -> Course:
     held, wanted = course.progress, at.given.speculation
     if held.policies and held.policies[0].settings == wanted:
         return course
-    change = PolicyChange(number=at.next_policy, at=at.seen.now, settings=wanted)
+    # What nobody remembered is in force already; what is new will be with the next policy.
+    number = _newest(at) if at.policies and not held.policies else at.next_policy
+    change = PolicyChange(number=number, at=at.seen.now, settings=wanted)
     kept = replace(held, policies=(change, *held.policies)[:MOST_KEPT], undone=None)
     course = replace(course, progress=kept)
     return course.say("PolicyChanged", "spec.speculation has other settings") if held.policies else course
+
+
+def _newest(at: Situation) -> int:
+    return nested.number(at.policies[0], "number")
 
 
 def undo(at: Situation, course: Course, note: str, *, to: int | None = None) -> Course | None:
