@@ -26,6 +26,14 @@ class Headline:
 
 
 HEADLINES: Mapping[str, tuple[Headline, ...]] = {
+    "canary_power": (
+        Headline("false_abort_upper", "canaries equal to stable that any check refuses, upper 95 % bound", "≤ .05"),
+        Headline("power_drop_5_at_2000", "drops of 5 points found within 2,000 requests of the canary", "≥ .90"),
+        Headline("requests_to_drop_5_median", "requests of the canary until then, median"),
+        Headline("requests_to_promotion_median", "requests of an equal canary until its promotion, median"),
+        Headline("naive_abort_rate", "equal canaries that a z test at every look refuses", "> .15"),
+        Headline("pooled_abort_rate", "that sums pooled over the weights refuse", "> .50"),
+    ),
     "capacity": (
         Headline("clients_ratio", "clients of one verifier at equal speed, drafts elsewhere over on it", "≥ 1.9"),
         Headline("clients_ratio_over_plain", "the same over plain decoding"),

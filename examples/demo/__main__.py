@@ -19,8 +19,9 @@ Tandem's demo. Everything is real: Kubernetes' own API server, controllers and s
 the gateway, a trained draft and target. Two things are not: nodes run pods as processes, and the engines' steps are
 stretched to the cost of real GPUs (target 15 + 0.6 K ms per step, draft 6 ms, or 4 ms with captured graphs), so every
 speed below is called paced.
-Thresholds, gates and confidence are the defaults. Durations, slots and steps are shorter, and more time is spent in off
-slots, so that a few minutes hold enough of them:
+Thresholds, gates and confidence are the defaults, but that times to first token are not compared, which takes more
+requests. Durations, slots and steps are shorter, and more time is spent in off slots, so that a few minutes hold enough
+of them:
   slotSeconds 2 (default 20), control.percent 20 (default 5),
   steps shadow 5 s and 50 % 5 s (default shadow 120 s, 10, 25, 50 %), intervalSeconds 2 (default 30),
   autoDisable.windowSeconds 20 (default 300), cooldownSeconds 10 (default 600).

@@ -33,6 +33,7 @@ from tandem_operator.metrics import LookMetrics
 from tandem_operator.observe import Sources
 from tandem_operator.ports import Cluster, Key, Kind
 from tandem_operator.probes import Health
+from tandem_operator.prometheus import Prometheus
 from tandem_operator.reconcile import reconcile
 from tandem_operator.recorder import Recorder, tell_replay
 from tandem_operator.rights import LEASE_NAME, find_lacking
@@ -217,6 +218,7 @@ async def _lead(
     recorder = EventRecorder(cluster, instance=settings.identity, registry=registry)
     async with aiohttp.ClientSession() as session:
         sources = Sources(cluster, PodTelemetry(session), health.clock, settings.terms)
+        sources = replace(sources, metrics=_prometheus(settings, session))
         if settings.record_folder is not None:
             sources = replace(sources, keep=Recorder(settings.record_folder).keep)
 
@@ -238,6 +240,11 @@ async def _lead(
             await keep_watching(Calls(_log_in, wake), settings.watch_namespaces, stop)
         finally:
             await _ended(working)
+
+
+def _prometheus(settings: Settings, session: aiohttp.ClientSession) -> Prometheus | None:
+    access = settings.prometheus
+    return None if access is None else Prometheus(session, access.url, access.token_file)
 
 
 async def _until_served(settings: Settings, cluster: Cluster) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from tandem_operator.domain import record
-from tandem_operator.domain.errors import Forbidden
+from tandem_operator.domain import queries, readings, record
+from tandem_operator.domain.errors import Forbidden, ProviderError
 from tandem_operator.domain.nested import held, items, mapping, number, text, texts
 from tandem_operator.domain.observed import (
     LABEL_DEPLOYMENT,
@@ -28,7 +28,7 @@ from tandem_operator.domain.quantity import amount
 from tandem_operator.domain.revision import Role
 from tandem_operator.domain.samples import Document, Scrape
 from tandem_operator.domain.settings import OperatorTerms
-from tandem_operator.ports import Clock, Cluster, Json, Key, Kind, Telemetry
+from tandem_operator.ports import Clock, Cluster, Json, Key, Kind, Metrics, Telemetry
 
 CHILD_KINDS = (
     Kind.CONTROLLER_REVISION,
@@ -72,13 +72,17 @@ class ScrapeHistory:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where a look comes from, and the settings that decisions rest on; `keep` gets each look, to record it."""
+    """Where a look comes from, and the settings that decisions rest on.
+
+    `metrics` is None without a Prometheus; `keep` gets each look, to record it.
+    """
 
     cluster: Cluster
     telemetry: Telemetry
     clock: Clock
     terms: OperatorTerms
     history: ScrapeHistory = field(default_factory=ScrapeHistory)
+    metrics: Metrics | None = None
     keep: Callable[[Observed], None] = lambda _: None
 
 
@@ -92,23 +96,25 @@ async def observe(resource: Json, sources: Sources, *, window: timedelta) -> Obs
     bodies = {text(body, "metadata", "uid"): body for body in pod_bodies if _made_by(children, body)}
     pods = tuple(read_pod(body) for body in bodies.values())
     now = sources.clock.now()
-    scrape, pressed, nodes = await asyncio.gather(
+    held = Observed(now=now, resource=read_resource(resource), terms=sources.terms, children=children, pods=pods)
+    scrape, pressed, nodes, answered = await asyncio.gather(
         _scrape(pods, bodies, sources.telemetry, now),
         asyncio.gather(*(_with_pressure(pod, bodies[pod.uid], sources.telemetry) for pod in pods)),
         _nodes(sources.cluster),
+        asyncio.gather(*(_reading(name, query, sources.metrics) for name, query in queries.due(held).items())),
     )
     baseline = sources.history.baseline(key, now - window)
     sources.history.add(key, scrape, window)
-    return Observed(
-        now=now,
-        resource=read_resource(resource),
-        terms=sources.terms,
-        children=children,
-        pods=tuple(pressed),
-        scrape=scrape,
-        baseline=baseline,
-        nodes=nodes,
-    )
+    return replace(held, pods=tuple(pressed), scrape=scrape, baseline=baseline, nodes=nodes, readings=tuple(answered))
+
+
+async def _reading(name: str, query: str, metrics: Metrics | None) -> readings.Reading:
+    if metrics is None:
+        return readings.provider_error(name, "the operator has no Prometheus: set the chart's prometheus.url")
+    try:
+        return readings.read(name, await metrics.ask(query))
+    except ProviderError as error:
+        return readings.provider_error(name, str(error))
 
 
 def read_resource(body: Json) -> Resource:

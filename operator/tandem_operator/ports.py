@@ -101,6 +101,14 @@ class Telemetry(Protocol):
         ...
 
 
+class Metrics(Protocol):
+    """Where the user's own metrics are."""
+
+    async def ask(self, query: str) -> bytes:
+        """The answer to a PromQL query at this moment, as it came; raises ProviderError where none came in time."""
+        ...
+
+
 class Clock(Protocol):
     def now(self) -> datetime:
         """Wall time in UTC: what statuses and windows are made of."""

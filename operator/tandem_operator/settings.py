@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tandem_operator.domain.errors import SpecError, TandemError
 from tandem_operator.domain.pools import AcceleratorTable, read_table
@@ -31,6 +32,14 @@ class SettingsError(TandemError):
         return f"{name} is {'not set' if value is None else repr(value)}: {message}"
 
 
+@dataclass(frozen=True, slots=True)
+class PrometheusAccess:
+    """Where queries are asked: a base URL, and a file with the bearer token to show, read anew for every query."""
+
+    url: str
+    token_file: Path | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What an operator process is started with.
@@ -48,6 +57,7 @@ class Settings:
     record_folder: Path | None
     watch_namespaces: tuple[str, ...]
     terms: OperatorTerms
+    prometheus: PrometheusAccess | None = None
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
@@ -64,7 +74,26 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
             runtime_image=_demanded(environment, "TANDEM_RUNTIME_IMAGE"),
             accelerators=_table(environment.get("TANDEM_ACCELERATORS", "{}")),
         ),
+        prometheus=_prometheus(environment),
     )
+
+
+def _prometheus(environment: Mapping[str, str]) -> PrometheusAccess | None:
+    url, token_file = environment.get("TANDEM_PROMETHEUS_URL"), environment.get("TANDEM_PROMETHEUS_TOKEN_FILE")
+    if not url:
+        return None
+    if not _is_base_url(url):
+        wanted = "must be a base URL such as http://prometheus.monitoring:9090"
+        raise SettingsError("TANDEM_PROMETHEUS_URL", url, wanted)
+    return PrometheusAccess(url.rstrip("/"), Path(token_file) if token_file else None)
+
+
+def _is_base_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.query or parts.fragment)
 
 
 def _demanded(environment: Mapping[str, str], name: str) -> str:

@@ -15,7 +15,7 @@ from tandem_operator.domain.manifests import gateway_role
 from tandem_operator.domain.pools import DEFAULT_RESOURCE, read_table
 from tandem_operator.domain.spec import DEFAULT_ALERTS
 from tandem_operator.domain.templates import Owner
-from tandem_operator.settings import SettingsError, read_settings
+from tandem_operator.settings import PrometheusAccess, SettingsError, read_settings
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "tandem"
@@ -81,12 +81,25 @@ def test_the_chart_sets_exactly_the_variables_that_the_operator_reads(token: Pat
         ({"TANDEM_ACCELERATORS": "{"}, "TANDEM_ACCELERATORS is '{': must be JSON"),
         ({"TANDEM_ACCELERATORS": '{"L4": []}'}, "accelerators.L4 is []: must be a list of at least one"),
         ({"TANDEM_ALERT_TOKEN_FILE": "/nowhere/token"}, "cannot be read: No such file"),
+        (
+            {"TANDEM_PROMETHEUS_URL": "prometheus:9090"},
+            "TANDEM_PROMETHEUS_URL is 'prometheus:9090': must be a base URL",
+        ),
+        ({"TANDEM_PROMETHEUS_URL": "http://["}, "TANDEM_PROMETHEUS_URL is 'http://[': must be a base URL"),
+        ({"TANDEM_PROMETHEUS_URL": "http://p/api?x=1"}, "must be a base URL such as http://prometheus.monitoring:9090"),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_named(changed: Mapping[str, str], message: str, token: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         read_settings({**environment(token), **changed})
     assert message in str(caught.value)
+
+
+def test_a_prometheus_is_asked_only_where_one_is_named(token: Path) -> None:
+    assert read_settings(environment(token)).prometheus is None
+    named = {"TANDEM_PROMETHEUS_URL": "https://p.monitoring/prefix/", "TANDEM_PROMETHEUS_TOKEN_FILE": str(token)}
+    read = read_settings({**environment(token), **named})
+    assert read.prometheus == PrometheusAccess("https://p.monitoring/prefix", token)
 
 
 def test_an_empty_token_is_refused(token: Path) -> None:
@@ -109,6 +122,7 @@ def test_the_default_values_meet_their_own_schema_and_every_value_is_in_it() -> 
         {"accelerators": {"L4": []}},
         {"accelerators": {"L4": [{"label": "a", "value": ["b"]}]}},
         {"service": {"port": "9090"}},
+        {"prometheus": {"url": "prometheus:9090"}},
     ],
 )
 def test_a_wrong_value_is_refused_by_helm(wrong: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tandem_operator.domain.quantity import Quantity
+from tandem_operator.domain.queries import PLACEHOLDERS
 from tandem_operator.domain.spec import Spec, field_name, parse
 
 ROOT = Path(__file__).parents[2]
@@ -181,6 +182,22 @@ def test_python_and_the_crd_give_the_same_defaults(raw: dict[str, Any]) -> None:
 def test_the_charts_copy_is_the_crd() -> None:
     copy = ROOT / "charts" / "tandem" / "files" / "speculativedeployments.yaml"
     assert copy.read_text() == (ROOT / "crds" / "speculativedeployments.yaml").read_text(), "run `make chart`"
+
+
+def test_placeholders_of_a_query_are_those_that_the_operator_fills() -> None:
+    analysis = SCHEMA["spec"]["properties"]["canary"]["properties"]["analysis"]
+    query = analysis["properties"]["metrics"]["items"]["properties"]["query"]
+    (rule,) = query["x-kubernetes-validations"]
+    found = re.search(r"matches\('(.*)'\)", rule["rule"])
+    assert found is not None
+    meant = found[1]
+    assert re.findall(r"\((revision[^)]*)\)", meant) == ["|".join(PLACEHOLDERS)]
+    for name in PLACEHOLDERS:
+        assert f"{{{{{name}}}}}" in rule["message"]
+        assert f"{{{{{name}}}}}" in query["description"]
+        assert re.match(meant, f'sum by (x) (rate(errors{{revision="{{{{{name}}}}}", y=~"a|b"}}[5m]\n)) > 2')
+    assert not re.match(meant, 'errors{revision="{{ revision }}"}')
+    assert not re.match(meant, 'errors{revision="{{canary}}"}')
 
 
 def test_engine_arguments_are_those_of_the_contract() -> None:

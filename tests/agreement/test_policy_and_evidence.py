@@ -6,7 +6,7 @@ from tests.domain.simulated_world import QUICK, V2, Behaviour, installed, push
 
 from tandem_operator.domain import record
 from tandem_operator.domain.alerts import Intent, intents
-from tandem_operator.domain.samples import Arm, Document, Replayed
+from tandem_operator.domain.samples import Arm, Document, Replayed, quantile
 from tandem_operator.domain.spec import DraftMethod
 from tandem_operator.domain.webhook import annotation, read_webhook
 from tandem_runtime.domain import evidence as gateway
@@ -50,6 +50,8 @@ def test_the_operator_reads_what_a_gateway_counts() -> None:
     stratum.add(Round(4, 3, 4, 0.0, 0.01), bucket=7)
     stratum.requests, stratum.errors = 2, 1
     stratum.exactness.add(Result.DIFFERENT)
+    for seconds in (0.06, 0.3, 90.0):
+        stratum.add_first_token(seconds, bucket=7)
     slot = gateway.SlotKey("uid", target, 3, gateway.Arm.OFF, 12, name)
     ledger.add_decode(slot, ends_at=80.0, tokens=8, seconds=0.0914)
     admitted = {"targets": {"91ab02c4": 2}, "drafts": {"0be3fa77": 1}}
@@ -63,6 +65,11 @@ def test_the_operator_reads_what_a_gateway_counts() -> None:
     assert counted.exactness == Replayed(equal=0, different=1)
     assert counted.acceptance is not None
     assert (counted.acceptance.accepted[7], counted.acceptance.examined[7]) == (3, 4)
+    timed = counted.first_token
+    assert timed is not None
+    assert timed.edges_milliseconds == gateway.FIRST_TOKEN_EDGES_MILLISECONDS
+    assert [(timed.above(edge)[7], timed.all()[7]) for edge in (50, 70, 400, 60000)] == [(3, 3), (2, 3), (1, 3), (1, 3)]
+    assert [quantile([timed], share) for share in (0.3, 0.5, 0.9)] == [70, 400, 60000]
     (closed,) = read.slots
     assert (closed.pod, closed.target, closed.slot, closed.arm) == ("uid", "91ab02c4", 3, Arm.OFF)
     assert (closed.tokens, closed.milliseconds) == (8, 91)

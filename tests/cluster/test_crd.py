@@ -110,8 +110,24 @@ WRONG: list[tuple[Mapping[str, Any], str]] = [
         {"target": {"podTemplate": {"metadata": {"labels": {"tandem.dev/role": "x"}}}}},
         "labels under tandem.dev/ and app.kubernetes.io/ are the operator's; use a prefix of your own",
     ),
+    (
+        {"canary": {"analysis": {"metrics": [{"name": "x", "query": "y{a='{{canary}}'}", "thresholdBasisPoints": 1}]}}},
+        "in double braces only {{revision}}, {{stable}}, {{namespace}} and {{name}} mean something",
+    ),
+    (
+        {"canary": {"analysis": {"metrics": [{"name": "My metric", "query": "y", "thresholdBasisPoints": 1}]}}},
+        "use letters and digits, a lower-case letter first, such as refusals or queueSeconds",
+    ),
+    (
+        {"canary": {"analysis": {"metrics": [{"name": "x", "query": "y"}]}}},
+        "spec.canary.analysis.metrics[0].thresholdBasisPoints: Required value",
+    ),
     ({"servedModelName": "two words"}, "use letters, digits, dots, underscores, slashes and hyphens"),
     ({"servedModelName": "x" * 129}, "spec.servedModelName: Too long: may not be more than 128"),
+    (
+        {"draft": {"replicasPerTarget": {"drafts": 1}}},
+        "give both, such as drafts: 1, targets: 2 for one draft pod per two target pods, or leave both at 0",
+    ),
     ({"gateway": {"replicas": 0}}, "spec.gateway.replicas: Invalid value: 0"),
     (
         {"gateway": {"service": {"type": "ExternalName"}}},
@@ -212,6 +228,8 @@ def test_explain_reads_well(cluster: Cluster) -> None:
     text = " ".join(cluster.kubectl("explain", "specdep.spec.speculation.verification").split())
     assert "ENUM: Auto Coupled Block Rejection" in text
     assert "the served tokens are those of the target alone" in text
+    text = " ".join(cluster.kubectl("explain", "specdep.spec.canary.analysis.metrics.query").split())
+    assert "PromQL that gives one number: a scalar, or a vector of one element" in text
 
 
 def test_deleting_everything_of_kind_all_leaves_it(cluster: Cluster, namespace: str) -> None:

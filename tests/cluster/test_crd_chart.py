@@ -26,8 +26,9 @@ CHART = str(Path(__file__).parents[2] / "charts" / "tandem")
             "podAnnotations.c=d",
         ],
         ["admissionPolicy.install=false", "imagePullSecrets[0].name=s", "service.annotations.e=f", "image.tag=v9"],
+        ["prometheus.url=http://prometheus.monitoring:9090", "prometheus.existingSecret=reader"],
     ],
-    ids=["defaults", "one namespace", "placed", "other switches"],
+    ids=["defaults", "one namespace", "placed", "other switches", "prometheus"],
 )
 def test_what_the_chart_renders_is_accepted(cluster: Cluster, namespace: str, values: list[str]) -> None:
     given = [part for value in values for part in ("--set", value.replace("NAMESPACE", namespace))]

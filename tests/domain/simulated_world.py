@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from tandem_operator.domain import queries, readings
 from tandem_operator.domain.actions import Action, Failure, Outcome, Plan, Verb
 from tandem_operator.domain.conditions import report
 from tandem_operator.domain.decide import decide
@@ -21,10 +22,12 @@ from tandem_operator.domain.progress import Progress
 from tandem_operator.domain.revision import Role, RoleHash, revision_of
 from tandem_operator.domain.samples import (
     BUCKETS,
+    NO_BUCKETS,
     Admitted,
     Arm,
     Buckets,
     Document,
+    FirstTokens,
     Scrape,
     Shadow,
     Slot,
@@ -76,12 +79,14 @@ def changed(spec: Mapping[str, Any], **paths: Any) -> dict[str, Any]:
 
 @dataclass
 class Behaviour:
-    """How a revision does: P(accept) per examined token, speed-up, P(error), share of rounds with K > 0."""
+    """How a revision does: P(accept) per examined token, speed-up, P(error), share of rounds with K > 0, P(a first
+    token takes 400 ms and not 70), where gateways time them."""
 
     acceptance: float = 0.8
     speedup: float = 1.6
     errors: float = 0.0
     speculating: float = 1.0
+    slow: float | None = None
 
 
 @dataclass
@@ -117,6 +122,8 @@ class World:
         self.full: set[str] = set()
         self.tokenizers: dict[str, str] = {}
         self.memory: int | None = None
+        self.asked: list[str] = []
+        self.prometheus: Callable[[str], bytes] = lambda query: b'{"status": "error", "error": "nobody told me"}'
         self.events: list[Event] = []
         self.writes: list[Action] = []
         self.status_writes = 0
@@ -145,7 +152,7 @@ class World:
             spec=self.spec,
             status=self.status,
         )
-        return Observed(
+        seen = Observed(
             now=self.now,
             resource=resource,
             terms=TERMS,
@@ -154,6 +161,11 @@ class World:
             scrape=scrape,
             baseline=baseline,
         )
+        return replace(seen, readings=tuple(self.reading(*asked) for asked in queries.due(seen).items()))
+
+    def reading(self, name: str, query: str) -> readings.Reading:
+        self.asked.append(query)
+        return readings.read(name, self.prometheus(query))
 
     def look(self) -> Decision:
         seen = self.observed()
@@ -328,8 +340,17 @@ class World:
                 )
                 if proposes
                 else stratum.acceptance,
+                first_token=self.first_token(stratum.first_token, how, bucket),
             ),
         )
+
+    def first_token(self, held: FirstTokens | None, how: Behaviour, bucket: int) -> FirstTokens | None:
+        if how.slow is None:
+            return held
+        known = held or FirstTokens((70, 400))
+        index = str(int(self.chance.random() < how.slow))
+        row = _plus(known.bins.get(index, NO_BUCKETS), bucket, 1)
+        return replace(known, bins={**known.bins, index: row})
 
     def score(self, policy: Mapping[str, Any], gateway: Gateway, revision: str) -> None:
         how = self.behaviour.get(revision, Behaviour())

@@ -40,6 +40,8 @@ def test_the_document_is_the_contracts() -> None:
     stratum.add(round_of(4, 3), bucket=0)
     stratum.requests, stratum.errors = 2, 1
     stratum.exactness.add(Result.EQUAL)
+    for seconds, bucket in ((0.06, 3), (0.07, 3), (0.055, 0), (90.0, 3)):
+        stratum.add_first_token(seconds, bucket=bucket)
     ledger.add_decode(slot(3), ends_at=80.0, tokens=8, seconds=0.0914)
     document = ledger.document(wall=100.0, policy=12, admitted={"targets": {"91ab02c4": 2}, "drafts": {}}, serving=True)
     zeros = [0] * 127
@@ -64,7 +66,7 @@ def test_the_document_is_the_contracts() -> None:
                 "exactness": {"equal": 1, "different": 0, "uncertain": 0, "skipped": 0, "dropped": 0, "failed": 0},
                 "firstToken": {
                     "edgesMilliseconds": list(FIRST_TOKEN_EDGES_MILLISECONDS),
-                    "counts": [0] * (len(FIRST_TOKEN_EDGES_MILLISECONDS) + 1),
+                    "bins": {"4": [1, 0, 0, 2, *zeros[3:]], "22": [0, 0, 0, 1, *zeros[3:]]},
                 },
             }
         ],

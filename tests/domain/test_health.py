@@ -10,8 +10,8 @@ from tandem_operator.domain.decision import CheckResult, CheckVerdict
 from tandem_operator.domain.evidence import ArmSums, Boot, Evidence, SharedSums, begin
 from tandem_operator.domain.health import CHECKS, Question, assess, worst
 from tandem_operator.domain.intervals import ERROR_RATIOS, PairSums, SlotSums
-from tandem_operator.domain.samples import BUCKETS, Arm, Buckets, Replayed, Shadow, Stratum
-from tandem_operator.domain.spec import AcceptanceGate, Analysis, ErrorsGate, SpeedupGate
+from tandem_operator.domain.samples import BUCKETS, Arm, Buckets, Replayed, Shadow, Stratum, Waits
+from tandem_operator.domain.spec import AcceptanceGate, Analysis, ErrorsGate, FirstTokenGate, SpeedupGate
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 RULES = Analysis(min_requests=1000, acceptance=AcceptanceGate(min_basis_points=8000))
@@ -70,6 +70,22 @@ def with_shared_slots(count: int, *, canary: float, stable: float) -> Evidence:
     return replace(NOTHING, together=(SharedSums(policy=1, sums=sums),))
 
 
+def spread(count: int, share: float, seed: int) -> Waits:
+    """So many requests over the buckets, of which this share is slow."""
+    chance = random.Random(seed)
+    rows = [[0] * BUCKETS for _ in range(2)]
+    for turn in range(count):
+        bucket = chance.randrange(BUCKETS)
+        rows[1][bucket] += 1
+        rows[0][bucket] += turn < count * share
+    return Waits(*(tuple(row) for row in rows))
+
+
+def with_waits(canary: Waits | None, stable: Waits | None) -> Evidence:
+    strata = [Stratum(policy=1, revision=name, waits=held) for name, held in (("canary", canary), ("stable", stable))]
+    return replace(NOTHING, boots={"x": Boot(pod="a", strata=tuple(strata))})
+
+
 def result(name: str, evidence: Evidence | None, rules: Analysis = RULES, **more: bool) -> CheckResult:
     asked = replace(Question(analysis=rules, evidence=evidence, target="t"), **more)  # type: ignore[arg-type] # flags
     return next(found for found in assess(asked) if found.name == name)
@@ -124,6 +140,17 @@ CASES = [
     ),
     ("speedupDrop", with_shared_slots(30, canary=10, stable=10), CheckVerdict.PASS, "not worse"),
     ("speedupDrop", with_shared_slots(30, canary=12, stable=10), CheckVerdict.FAIL, "worse than stable"),
+    ("timeToFirstToken", with_waits(Waits(), Waits()), CheckVerdict.NO_DATA, "needs 50 timed requests of stable"),
+    (
+        "timeToFirstToken",
+        with_waits(spread(999, 0.05, 1), spread(5000, 0.05, 2)),
+        CheckVerdict.INCONCLUSIVE,
+        "each revision needs 1000 timed requests",
+    ),
+    ("timeToFirstToken", with_waits(spread(1000, 0.05, 1), spread(5000, 0.05, 2)), CheckVerdict.PASS, "not worse"),
+    ("timeToFirstToken", with_waits(spread(1000, 0.0, 1), spread(5000, 0.1, 2)), CheckVerdict.PASS, "not worse"),
+    ("timeToFirstToken", with_waits(spread(1000, 0.15, 1), spread(5000, 0.05, 2)), CheckVerdict.FAIL, "worse than"),
+    ("timeToFirstToken", with_waits(spread(1000, 0.07, 1), spread(5000, 0.05, 2)), CheckVerdict.INCONCLUSIVE, "wide"),
     ("errors", NOTHING, CheckVerdict.NO_DATA, "no requests of both"),
     ("errors", with_acceptance(plain(500, 0.9, 1), plain(2000, 0.9, 1)), CheckVerdict.INCONCLUSIVE, "each needs 1000"),
     ("errors", with_acceptance(plain(1500, 0.9, 1), plain(2000, 0.9, 1)), CheckVerdict.PASS, "within"),
@@ -168,6 +195,33 @@ def test_a_speed_up_shows_its_interval_as_ratios() -> None:
     assert found.value == "2.000"
     assert float(found.low) < 2 < float(found.high)
     assert (found.threshold, found.samples) == (">= 1.030", "20 on + 20 off slots")
+
+
+def test_more_slow_requests_are_shown_as_a_rise_with_its_interval() -> None:
+    found = result("timeToFirstToken", with_waits(spread(2000, 0.2, 1), spread(4000, 0.05, 2)))
+    assert (found.value, found.threshold, found.samples) == (
+        "0.150",
+        "< 0.050 more than stable",
+        "2000 requests, stable 4000 requests",
+    )
+    assert 0.05 < float(found.low) < 0.15 < float(found.high) < 0.25
+
+
+def test_first_tokens_are_compared_where_gateways_time_them_and_a_bound_is_set() -> None:
+    held = with_waits(spread(1000, 0.9, 1), spread(5000, 0.05, 2))
+    boundless = replace(RULES, time_to_first_token=FirstTokenGate(max_slow_share_increase_basis_points=10_000))
+    names = {
+        name: [
+            found.name for found in assess(replace(Question(analysis=rules, evidence=each, target="t"), shadow=shadow))
+        ]
+        for name, rules, each, shadow in (
+            ("timed", RULES, held, False),
+            ("shadow", RULES, held, True),
+            ("without bound", boundless, held, False),
+            ("not timed", RULES, with_waits(None, None), False),
+        )
+    }
+    assert [name for name, found in names.items() if "timeToFirstToken" in found] == ["timed"]
 
 
 def test_strata_are_compared_with_themselves_only() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem_operator.domain import record
-from tandem_operator.domain.evidence import Evidence, SharedSums, add, begin, in_window, read, same_sums
+from tandem_operator.domain.evidence import Edge, Evidence, SharedSums, add, begin, in_window, read, same_sums
 from tandem_operator.domain.intervals import (
     Estimate,
     PairSums,
@@ -31,9 +31,12 @@ from tandem_operator.domain.samples import (
     Arm,
     Buckets,
     Document,
+    FirstTokens,
     Scrape,
     Slot,
     Stratum,
+    Waits,
+    quantile,
 )
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -337,6 +340,72 @@ def test_no_order_of_scrapes_and_restarts_loses_or_doubles_a_request(steps: list
         assert counted(held) == total
 
 
+# First tokens
+
+
+def timed(policy: int, revision: str, counts: dict[int, int], *, bucket: int = 0) -> Stratum:
+    """A stratum with so many requests by bin, all of one bucket; the edges are 10, 20, 40 ms."""
+    rows = {str(index): tuple(count * (place == bucket) for place in range(BUCKETS)) for index, count in counts.items()}
+    return Stratum(policy=policy, revision=revision, first_token=FirstTokens((10, 20, 40), rows))
+
+
+def answered(*strata: Stratum, boot: str = "b1", after: int = 30) -> Scrape:
+    return Scrape(NOW + timedelta(seconds=after), {"gateway-0": Document(boot=boot, policy=1, strata=strata)})
+
+
+def waits(evidence: Evidence) -> dict[str, tuple[int, int]]:
+    """(slow, examined) by revision, over all policies and buckets."""
+    found = {}
+    for name in ("canary", "stable"):
+        held = [stratum.waits or Waits() for stratum in evidence.strata(name).values()]
+        found[name] = (sum(sum(each.slow) for each in held), sum(sum(each.examined) for each in held))
+    return found
+
+
+def test_a_quantile_is_the_first_edge_that_holds_the_share_over_all_gateways() -> None:
+    tokens = [timed(1, "s", counts).first_token for counts in ({0: 50, 1: 39}, {1: 1, 2: 6, 3: 4})]
+    parts = [part for part in tokens if part is not None]
+    shares = (0.5, 0.9, 0.91, 0.96, 0.97, 1.0)
+    assert [quantile(parts, share) for share in shares] == [10, 20, 40, 40, 40, 40]
+
+
+def test_the_edge_waits_for_fifty_of_stables_requests_and_then_counts_all_from_the_first() -> None:
+    early = timed(1, "stable", {0: 40, 1: 9}), timed(1, "canary", {0: 3, 2: 2})
+    seen = add(begin("canary", "stable", since=1, now=NOW), answered(*early), gateways=["gateway-0"], slot_seconds=20)
+    assert (seen.edges, waits(seen)) == ((), {"canary": (0, 0), "stable": (0, 0)})
+    later = timed(1, "stable", {0: 40, 1: 9, 3: 1}), early[1]
+    seen = add(seen, answered(*later, after=60), gateways=["gateway-0"], slot_seconds=20)
+    assert (seen.edges, waits(seen)) == ((Edge(policy=1, milliseconds=20),), {"canary": (2, 5), "stable": (1, 50)})
+    assert record.load(Evidence, record.dump(seen)) == seen
+
+
+def test_an_edge_once_chosen_stays_and_every_stratum_has_its_own() -> None:
+    first = timed(1, "stable", {0: 100}), timed(1, "canary", {1: 7})
+    seen = add(begin("canary", "stable", since=1, now=NOW), answered(*first), gateways=["gateway-0"], slot_seconds=20)
+    slower = timed(1, "stable", {0: 100, 2: 900}), first[1], timed(2, "stable", {2: 60}), timed(2, "canary", {3: 4})
+    seen = add(seen, answered(*slower, after=60), gateways=["gateway-0"], slot_seconds=20)
+    assert seen.edges == (Edge(policy=1, milliseconds=10), Edge(policy=2, milliseconds=40))
+    assert waits(seen) == {"canary": (7 + 4, 11), "stable": (900, 1060)}
+
+
+def test_first_tokens_of_a_gateway_that_is_gone_stay_counted_once() -> None:
+    strata = timed(1, "stable", {0: 95, 3: 5}), timed(1, "canary", {0: 8, 3: 2}, bucket=9)
+    seen = add(begin("canary", "stable", since=1, now=NOW), answered(*strata), gateways=["gateway-0"], slot_seconds=20)
+    for after in (60, 90):
+        again = answered(*strata, boot="b2", after=after)
+        seen = add(seen, again, gateways=["gateway-0"], slot_seconds=20)
+    assert waits(seen) == {"canary": (4, 20), "stable": (10, 200)}
+    held = seen.strata("canary")[1].waits
+    assert held is not None
+    assert (held.slow[9], held.examined[9]) == (4, 20)
+
+
+def test_a_gateway_that_times_nothing_adds_nothing() -> None:
+    bare = Stratum(policy=1, revision="canary", requests=5), Stratum(policy=1, revision="stable", requests=500)
+    seen = add(begin("canary", "stable", since=1, now=NOW), answered(*bare), gateways=["gateway-0"], slot_seconds=20)
+    assert [stratum.waits for stratum in seen.strata("canary").values()] == [None]
+
+
 # Documents
 
 
@@ -360,7 +429,7 @@ def test_a_document_is_read_as_the_contract_writes_it() -> None:
                 "emitted": 2900,
                 "speculating": 870,
                 "shadow": {"matched": row, "examined": row},
-                "firstToken": {"edgesMilliseconds": [10], "counts": [1, 2]},
+                "firstToken": {"edgesMilliseconds": [10], "bins": {"1": row}},
             }
         ],
         "slots": [
@@ -379,6 +448,7 @@ def test_a_document_is_read_as_the_contract_writes_it() -> None:
     document = record.load(Document, raw)
     assert (document.boot, document.admitted.targets, document.strata[0].speculating) == ("4be1", {"91ab02c4": 2}, 870)
     assert document.slots[0].arm is Arm.ON
+    assert document.strata[0].first_token == FirstTokens((10,), {"1": tuple(row)})
     young = replace(document.strata[0], acceptance=None)
     bare = record.load(Document, {**raw, "strata": [{"policy": 12, "revision": "b07d51ee"}]})
     assert bare.strata[0].acceptance is young.acceptance

@@ -9,6 +9,7 @@ from examples.demo.stage import PAIRS, PAIRS_FOLDER
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = (
+    "canary_power",
     "capacity",
     "controller",
     "controller_cost",

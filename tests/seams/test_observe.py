@@ -1,14 +1,17 @@
 """Looks over the in-memory cluster: what counts as ours and what as an answer, and how far back scrapes are kept."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from tests.domain.simulated_world import TERMS
 
-from tandem_operator.domain import record
-from tandem_operator.domain.errors import ClusterError, Forbidden, Unavailable
+from tandem_operator.domain import progress, record
+from tandem_operator.domain.errors import ClusterError, Forbidden, ProviderError, Unavailable
 from tandem_operator.domain.observed import Observed
+from tandem_operator.domain.progress import Progress, Rollout, Stage
+from tandem_operator.domain.readings import Reading, Trouble
 from tandem_operator.domain.revision import Role
 from tandem_operator.domain.samples import Document, Scrape
 from tandem_operator.observe import MOST_SCRAPES, ScrapeHistory, Sources, memory_limit, observe
@@ -184,3 +187,59 @@ def test_objects_have_histories_of_their_own_and_a_gone_one_has_none() -> None:
     history.forget(KEY)
     history.forget(other)
     assert history.baseline(KEY, START) is None
+
+
+class Scripted:
+    """Answers every query so; an error is raised."""
+
+    def __init__(self, answer: bytes | ProviderError) -> None:
+        self.answer, self.asked = answer, list[str]()
+
+    async def ask(self, query: str) -> bytes:
+        self.asked.append(query)
+        if isinstance(self.answer, ProviderError):
+            raise self.answer
+        return self.answer
+
+
+def on_trial(look: Look) -> None:
+    """A canary in its first step, with a metric of the user's own."""
+    metric = {"name": "refusals", "query": "x{revision='{{revision}}'}", "thresholdBasisPoints": 1}
+    model = {"model": {"uri": "file:///m"}}
+    canary = {"steps": [{"percent": 5}], "analysis": {"metrics": [metric]}}
+    moved = Progress(rollout=Rollout(stage=Stage.STEPPING, revision="b07d51ee"))
+    status = {"stableRevision": "6f2c9a41", "progress": progress.write(moved)}
+    spec = {"target": model, "draft": model, "canary": canary}
+    look.resource = {"metadata": look.resource["metadata"], "spec": spec, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "reading"),
+    [
+        (
+            Scripted(b'{"status": "success", "data": {"resultType": "scalar", "result": [1, "2"]}}'),
+            Reading(name="refusals", value=2.0),
+        ),
+        (
+            Scripted(ProviderError("Prometheus cannot be reached")),
+            Reading(name="refusals", trouble=Trouble.PROVIDER_ERROR, note="Prometheus cannot be reached"),
+        ),
+        (
+            None,
+            Reading(
+                name="refusals",
+                trouble=Trouble.PROVIDER_ERROR,
+                note="the operator has no Prometheus: set the chart's prometheus.url",
+            ),
+        ),
+    ],
+)
+async def test_a_canarys_own_metrics_are_asked_and_no_answer_stops_no_look(
+    metrics: Scripted | None, reading: Reading
+) -> None:
+    look = Look()
+    look.sources = replace(look.sources, metrics=metrics)
+    assert (await look.observe()).readings == ()
+    on_trial(look)
+    assert (await look.observe()).readings == (reading,)
+    assert metrics is None or metrics.asked == ["x{revision='b07d51ee'}"]

@@ -21,6 +21,8 @@ from tandem_operator.domain.spec import AlertSelector, Rollback
 
 PREFIX = "alert.tandem.dev/"
 BETWEEN_ROLLBACKS = timedelta(hours=24)
+POLICY_WINDOW = timedelta(hours=1)
+"""Policy changes are not canaried, and act within seconds: what they broke is seen soon."""
 MOST_KEPT = 20
 """Alerts kept in status, and intents that may stand on an object at once."""
 
@@ -58,7 +60,10 @@ def _read(text: str) -> Intent | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What an alert meets: `canary` is "" without one, `previous` what a rollback would return to, None without one."""
+    """What an alert meets: `canary` is "" without one, `previous` what a rollback would return to, None without one.
+
+    `policy_since` is when the spec's settings of speculation came into force, None where there is nothing to undo.
+    """
 
     now: datetime
     rules: Rollback
@@ -66,6 +71,7 @@ class Standing:
     previous: StoredRevision | None
     canary: str = ""
     canary_since: datetime | None = None
+    policy_since: datetime | None = None
     returning: bool = False
     answered: Sequence[AnsweredAlert] = ()
 
@@ -102,6 +108,19 @@ def _about_another(intent: Intent, standing: Standing) -> Answer:
     if not intent.revision or intent.revision in active:
         return None
     return (AlertAction.IGNORED, f"it speaks of revision {intent.revision}, which does not serve")
+
+
+def _about_the_policy(intent: Intent, standing: Standing) -> Answer:
+    """An alert within an hour of a change of `spec.speculation` undoes it, where nothing else changed since."""
+    since, stable = standing.policy_since, standing.stable
+    changes = [standing.canary_since, None if stable is None else stable.stable_since]
+    if since is None or any(change is not None and change > since for change in changes):
+        return None
+    if not since < intent.starts_at <= since + POLICY_WINDOW:
+        return None
+    if standing.rules.dry_run:
+        return (AlertAction.WOULD_ROLL_BACK, "dry run: the change of spec.speculation would be undone")
+    return (AlertAction.POLICY_UNDONE, "started within an hour of a change of spec.speculation, the last change")
 
 
 def _about_the_canary(intent: Intent, standing: Standing) -> Answer:
@@ -161,6 +180,7 @@ RULES = (
     _not_meant,
     _on_its_way,
     _about_another,
+    _about_the_policy,
     _about_the_canary,
     _before_its_time,
     _brought_back,

@@ -63,6 +63,7 @@ _TEXTS: Mapping[int, tuple[str, ...]] = {
     512: (
         "canary.checks[].message",
         "endpoint",
+        "gateway.policyUndone",
         "selector",
     ),
     1024: (

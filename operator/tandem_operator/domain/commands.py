@@ -18,6 +18,7 @@ class CommandKind(StrEnum):
     """The annotation's name after `tandem.dev/`; in this order they are obeyed."""
 
     SPECULATION = "speculation"
+    POLICY_UNDO = "policy-undo"
     ABORT = "abort"
     ROLLBACK_TO = "rollback-to"
     RETRY = "retry"

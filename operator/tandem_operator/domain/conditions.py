@@ -445,7 +445,15 @@ def _gateway(view: View) -> dict[str, object]:
         "ready": 0 if workload is None else workload.ready,
         "policy": in_force,
         "policyObservedBy": sum(view.seen.follows(pod, in_force) for pod in gateways) if in_force else 0,
+        **_undone(view.decision.progress),
     }
+
+
+def _undone(held: Progress) -> dict[str, object]:
+    if held.undone is None:
+        return {}
+    since = record.dump_moment(held.undone.at)
+    return {"policyUndone": f"settings of policy {held.undone.back_to.number} since {since}: {held.undone.note}"}
 
 
 def _scale(view: View) -> dict[str, object]:

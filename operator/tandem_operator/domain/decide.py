@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
-from tandem_operator.domain import breaker, gates, policy, record, rollout, situation, steering, window
+from tandem_operator.domain import breaker, gates, policy, record, rollout, situation, steering, undo, window
 from tandem_operator.domain.decision import (
     Decision,
     Figures,
@@ -54,8 +54,9 @@ def decide(seen: Observed) -> Decision:
     if _is_lost(at, course):
         return _keep_serving(at)
     for rule in ORDER:
+        at = at.under(course.progress)
         course = rule(at, course)
-    return _conclude(at, course)
+    return _conclude(at.under(course.progress), course)
 
 
 def mind_breaker(at: Situation, course: Course) -> Course:
@@ -75,6 +76,7 @@ def mind_breaker(at: Situation, course: Course) -> Course:
 
 ORDER: tuple[Callable[[Situation, Course], Course], ...] = (
     steering.settle,
+    undo.keep_policies,
     steering.obey,
     steering.heed_alerts,
     mind_breaker,
@@ -223,7 +225,7 @@ def _policy(
 def _pods(at: Situation, course: Course) -> tuple[PodsWanted, ...]:
     """Stable's pods whole, the canary's as its step needs, the previous revision's while a rollback may want them."""
     moved, spec = course.progress.rollout, at.spec
-    targets, drafts = spec.target.replicas, spec.draft.replicas
+    targets, drafts = spec.target.replicas, spec.draft_replicas
     idle = breaker.released(course.progress.breaker, spec.auto_disable, at.seen.now)
     needs = []
     if at.stable is not None:

@@ -10,6 +10,7 @@ translate these into conditions and status codes.
     │   ├── Unavailable no useful answer (time-out, 401, 429, 5xx, no connection): the same again, later
     │   ├── Forbidden   a right is missing (403): an administrator must grant it
     │   └── Refused     the API server found our object invalid (400, 422): usually the user's podTemplate
+    ├── ProviderError   Prometheus gave no answer to a query of the user's
     ├── ForeignObject   a child's name is taken by an object that is not ours: it is neither adopted nor overwritten
     └── Bug             ours: a state that the code says cannot be
 """
@@ -69,6 +70,10 @@ class Forbidden(ClusterError):
 
 class Refused(ClusterError):
     """The API server found the object invalid; `message` is its own, which names the field."""
+
+
+class ProviderError(TandemError):
+    """Whoever was asked for a metric did not answer, or not in its protocol; the message says how far it came."""
 
 
 class ForeignObject(TandemError):

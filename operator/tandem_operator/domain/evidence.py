@@ -9,6 +9,9 @@ so they are added over gateways by (pod, slot, revision) and folded into sums up
 slot nobody speculates, so its unit is (pod, slot) over all revisions, kept under the target's hash. Stable's on slots
 count where the canary decoded too (`together`), so that both are seen over the same time.
 
+*First tokens* come as histograms, by bucket. Of them evidence keeps how many requests waited longer than an edge, the
+90th percentile of stable's in the same stratum, which is chosen once, as soon as enough of stable's are known.
+
 All this lies in one document, the ConfigMap `<name>-evidence`. It is saved before a decision rests on it, and verdicts
 are made from the saved document alone.
 """
@@ -25,24 +28,31 @@ from pydantic import Field
 
 from tandem_operator.domain import record
 from tandem_operator.domain.intervals import ERROR_RATIOS, PairSums, SlotSums, error_evidence
+from tandem_operator.domain.readings import Reading
 from tandem_operator.domain.record import Moment
 from tandem_operator.domain.samples import (
     Arm,
     Buckets,
     Document,
+    FirstTokens,
     Replayed,
     Scrape,
     Shadow,
     Slot,
     Stratum,
     Sums,
+    Waits,
     has_grown,
+    quantile,
 )
 
 SETTLING = timedelta(seconds=15)
 """After its end a slot is left alone this long, until every gateway has closed it."""
 WAIT_FOR_SILENT_GATEWAYS = timedelta(seconds=120)
 """After this long a slot is taken as it is, though a gateway has not answered."""
+ENOUGH_FOR_AN_EDGE = 50
+"""First tokens of stable in a stratum, before its 90th percentile is taken."""
+SLOWEST_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +81,14 @@ class SharedSums:
     sums: PairSums
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """Where slow begins in a stratum."""
+
+    policy: int
+    milliseconds: int
+
+
 LogRatios = Annotated[tuple[float, ...], Field(min_length=len(ERROR_RATIOS), max_length=len(ERROR_RATIOS))]
 
 
@@ -79,7 +97,8 @@ class Evidence:
     """All that is known of one canary against one stable, from the policy `since` on; `at` is when it was last added
     to.
 
-    `errors` are the logarithms of the likelihood ratios of `intervals.ERROR_RATIOS`.
+    `errors` are the logarithms of the likelihood ratios of `intervals.ERROR_RATIOS`, `readings` Prometheus' newest
+    answers.
     """
 
     canary: str
@@ -92,6 +111,8 @@ class Evidence:
     together: tuple[SharedSums, ...] = ()
     slots_until: Moment
     errors: LogRatios = (0.0,) * len(ERROR_RATIOS)
+    readings: tuple[Reading, ...] = ()
+    edges: tuple[Edge, ...] = ()
 
     def strata(self, revision: str) -> Mapping[int, Stratum]:
         """The sums of a revision by policy number, over all boots."""
@@ -117,14 +138,27 @@ def read(saved: str) -> Evidence | None:
         return None
 
 
-def add(before: Evidence, scrape: Scrape, *, gateways: Iterable[str], slot_seconds: int) -> Evidence:
-    """The evidence with what the gateways answered now; adding the same twice changes nothing.
+def is_due(kept: Evidence | None, now: datetime, *, interval_seconds: int) -> bool:
+    """Whether it is time to add to the saved evidence."""
+    return kept is None or now - kept.at >= timedelta(seconds=interval_seconds)
+
+
+def add(
+    before: Evidence,
+    scrape: Scrape,
+    *,
+    gateways: Iterable[str],
+    slot_seconds: int,
+    readings: tuple[Reading, ...] = (),
+) -> Evidence:
+    """The evidence with what the gateways and Prometheus answered now; adding the same twice changes nothing.
 
     `gateways` are the names of the gateway pods that exist.
     """
     present = frozenset(gateways)
-    after = _close_slots(_keep_boots(before, scrape, present), scrape, present, timedelta(seconds=slot_seconds))
-    return replace(after, errors=_weigh_errors(before, after), at=scrape.at)
+    after = _keep_boots(_choose_edges(before, scrape), scrape, present)
+    after = _close_slots(after, scrape, present, timedelta(seconds=slot_seconds))
+    return replace(after, errors=_weigh_errors(before, after), at=scrape.at, readings=readings)
 
 
 def same_sums(left: Evidence, right: Evidence) -> bool:
@@ -140,6 +174,23 @@ def plus(left: Stratum, right: Stratum) -> Stratum:
 def minus(left: Stratum, right: Stratum) -> Stratum:
     """What one boot added since `right`."""
     return _merge(left, right, difference_of)
+
+
+def _choose_edges(before: Evidence, scrape: Scrape) -> Evidence:
+    """An edge for every stratum in which stable has enough first tokens; one that is chosen stays."""
+    chosen = {edge.policy for edge in before.edges}
+    listed = [stratum for document in scrape.documents.values() for stratum in document.strata]
+    stable = [held for held in listed if held.revision == before.stable and held.policy >= before.since]
+    known: dict[int, list[FirstTokens]] = {}
+    for held in stable:
+        if held.first_token is not None and held.policy not in chosen:
+            known.setdefault(held.policy, []).append(held.first_token)
+    new = (
+        Edge(policy=policy, milliseconds=quantile(parts, 1 - SLOWEST_SHARE))
+        for policy, parts in sorted(known.items())
+        if sum(sum(part.all()) for part in parts) >= ENOUGH_FOR_AN_EDGE
+    )
+    return replace(before, edges=(*before.edges, *new))
 
 
 def _keep_boots(before: Evidence, scrape: Scrape, present: frozenset[str]) -> Evidence:
@@ -160,12 +211,23 @@ def _keep_boots(before: Evidence, scrape: Scrape, present: frozenset[str]) -> Ev
 def _boot(evidence: Evidence, pod: str, document: Document) -> Boot:
     """The newest sums of a boot; one that contradicts its own earlier sums is not believed, and those stand."""
     both = (evidence.canary, evidence.stable)
-    chosen = {_key(held): held for held in document.strata if held.policy >= evidence.since and held.revision in both}
+    held_now = (held for held in document.strata if held.policy >= evidence.since and held.revision in both)
+    edges = {edge.policy: edge.milliseconds for edge in evidence.edges}
+    chosen = {_key(held): _with_waits(held, edges.get(held.policy)) for held in held_now}
     kept = evidence.boots.get(document.boot)
     for stratum in () if kept is None else kept.strata:
         if _key(stratum) not in chosen or not has_grown(stratum, chosen[_key(stratum)]):
             chosen[_key(stratum)] = stratum
     return Boot(pod=pod, strata=tuple(chosen.values()))
+
+
+def _with_waits(stratum: Stratum, edge: int | None) -> Stratum:
+    """The stratum with its first tokens cut down to what is above the edge; before there is one, with none."""
+    tokens = stratum.first_token
+    if tokens is None:
+        return replace(stratum, waits=None)
+    waits = Waits() if edge is None else Waits(tokens.above(edge), tokens.all())
+    return replace(stratum, first_token=None, waits=waits)
 
 
 def _key(stratum: Stratum) -> tuple[int, str]:
@@ -276,6 +338,7 @@ def _merge(left: Stratum, right: Stratum, with_: Callable[[int, int], int]) -> S
         emitted=with_(left.emitted, right.emitted),
         acceptance=_merge_rows(Buckets, left.acceptance, right.acceptance, with_),
         shadow=_merge_rows(Shadow, left.shadow, right.shadow, with_),
+        waits=_merge_rows(Waits, left.waits, right.waits, with_),
         exactness=_merge_replayed(left.exactness, right.exactness, with_),
     )
 

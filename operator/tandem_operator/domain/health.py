@@ -16,9 +16,11 @@ Over all checks the worst verdict counts: Fail > ProviderError > NoData > Inconc
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
+from tandem_operator.domain import own_metrics
 from tandem_operator.domain.decision import CheckResult, CheckVerdict
-from tandem_operator.domain.evidence import Evidence, total_of
+from tandem_operator.domain.evidence import ENOUGH_FOR_AN_EDGE, Evidence, total_of
 from tandem_operator.domain.intervals import (
     Estimate,
     SlotSums,
@@ -31,12 +33,14 @@ from tandem_operator.domain.intervals import (
     ratio,
 )
 from tandem_operator.domain.samples import Arm, Replayed, Stratum
-from tandem_operator.domain.spec import Analysis
+from tandem_operator.domain.spec import Analysis, MetricCheck
 
 FEWEST_BUCKETS = 32
 """Below this many filled buckets a variance over buckets is not to be trusted."""
 SPEEDUP_SCALE = 0.2
 """tau of the speed-up's floor, in units of ln: most pairs lie within a fifth of their threshold."""
+WHOLE = 10_000
+"""A share of all, in basis points."""
 SMALLEST_SCALE = 0.005
 """tau where a drop of nothing at all is allowed."""
 
@@ -77,8 +81,24 @@ class Check:
 
 
 def assess(question: Question) -> tuple[CheckResult, ...]:
-    """The results of all checks that apply, in the order of CHECKS."""
-    return tuple(_answer(check, question) for check in CHECKS if check.applies(question))
+    """The results of all checks that apply, in the order of CHECKS, and of the user's own in theirs."""
+    rules = tuple(check for check in CHECKS if check.applies(question))
+    return tuple(_answer(check, question) for check in (*rules, *_own(question)))
+
+
+def _own(question: Question) -> tuple[Check, ...]:
+    """The user's metrics as checks; nobody is served in a shadow step, so they would speak of stable alone."""
+    metrics = () if question.shadow else question.analysis.metrics
+    return tuple(
+        Check(f"{own_metrics.PREFIX}{metric.name}", lambda _: True, partial(_own_metric, metric), by_chance=False)
+        for metric in metrics
+    )
+
+
+def _own_metric(metric: MetricCheck, question: Question, evidence: Evidence) -> CheckResult:
+    served = total_of(evidence.strata(evidence.canary).values())
+    requests, needed = 0 if served is None else served.requests, question.analysis.min_requests
+    return own_metrics.judge(metric, evidence.readings, requests=requests, needed=needed)
 
 
 def worst(results: Iterable[CheckResult]) -> CheckVerdict:
@@ -301,6 +321,49 @@ def _grand(log_value: float) -> str:
     return f"{math.exp(log_value):.3g}" if log_value < 20 else f"e^{log_value:.0f}"
 
 
+# Time to first token
+
+
+def _first_token(question: Question, evidence: Evidence) -> CheckResult:
+    """The share of the canary's requests that wait longer than nine in ten of stable's, less stable's own share."""
+    margin = question.analysis.time_to_first_token.max_slow_share_increase_basis_points / 10_000
+    canary, stable = evidence.strata(evidence.canary), evidence.strata(evidence.stable)
+    counts = [_sums(strata.values(), _waits)[1] for strata in (canary, stable)]
+    draft = CheckResult(
+        name="timeToFirstToken",
+        verdict=CheckVerdict.NO_DATA,
+        threshold=f"< {margin:.3f} more than stable",
+        samples=f"{counts[0]} requests, stable {counts[1]} requests",
+    )
+    if not all(counts):
+        words = f"needs {ENOUGH_FOR_AN_EDGE} timed requests of stable within one policy, and some of the canary"
+        return _with(draft, CheckVerdict.NO_DATA, words)
+    slow, usual = _by_policy(canary, _waits), _by_policy(stable, _waits)
+    estimate = combine(difference(slow[policy], usual[policy]) for policy in sorted(slow.keys() & usual.keys()))
+    needed = question.analysis.min_requests
+    if min(counts) < needed or estimate is None:
+        return _with(draft, CheckVerdict.INCONCLUSIVE, f"each revision needs {needed} timed requests, over the buckets")
+    return _judge_rise(draft, estimate, margin, half_width(estimate, max(margin, SMALLEST_SCALE), question.alpha))
+
+
+def _judge_rise(draft: CheckResult, estimate: Estimate, margin: float, h: float) -> CheckResult:
+    """What is bad when it rises, judged as what is bad when it drops."""
+    mirrored = _judge_drop(draft, replace(estimate, value=-estimate.value), margin, h)
+    return _decided(draft, mirrored.verdict, estimate, h, mirrored.message)
+
+
+def _waits(stratum: Stratum) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return ((), ()) if stratum.waits is None else stratum.waits.rows
+
+
+def _are_timed(question: Question) -> bool:
+    """Whether gateways say how long first tokens take, and the share of slow ones may not rise without bound."""
+    evidence, gate = question.evidence, question.analysis.time_to_first_token
+    if evidence is None or gate.max_slow_share_increase_basis_points >= WHOLE:
+        return False
+    return any(stratum.waits is not None for stratum in evidence.strata(evidence.canary).values())
+
+
 # Exactness
 
 
@@ -363,6 +426,7 @@ CHECKS: tuple[Check, ...] = (
         _speedup_drop,
     ),
     Check("errors", lambda asked: not asked.shadow, _errors),
+    Check("timeToFirstToken", lambda asked: not asked.shadow and _are_timed(asked), _first_token),
     Check("exactness", lambda asked: _replayed(asked) is not None, _exactness, by_chance=False),
 )
 """Every rule; the number of those by chance divides alpha."""

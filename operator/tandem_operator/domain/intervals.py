@@ -125,12 +125,13 @@ def ratio(counted: Sequence[int], examined: Sequence[int]) -> Estimate | None:
     Where every bucket shows the same ratio (a perfect draft), the sums cannot speak of their own spread; the binomial
     variance of (Y + 1) / (X + 2) stands in. ratio([1, 2], [2, 2]) is 3/4 with e = (-1/2, 1/2) and v = 2/1 * (1/2) / 16.
     """
-    filled = [(y, x) for y, x in zip(counted, examined, strict=True) if x]
-    groups, total = len(filled), sum(x for _, x in filled)
+    filled = [pair for pair in zip(counted, examined, strict=True) if pair[1]]
+    groups, total = len(filled), sum(examined)
     if groups < 2:
         return None
-    value = sum(y for y, _ in filled) / total
-    squares = math.fsum((y - value * x) ** 2 for y, x in filled)
+    value = sum(counted) / total
+    residuals = [y - value * x for y, x in filled]
+    squares = math.fsum([e * e for e in residuals])
     variance = groups / (groups - 1) * squares / total**2
     return Estimate(value, variance if variance > _SMALLEST_VARIANCE else _binomial(value * total, total), groups)
 

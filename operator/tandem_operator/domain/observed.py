@@ -15,6 +15,7 @@ from typing import TypeVar
 from tandem_operator.domain import progress, record
 from tandem_operator.domain.nested import items, mapping, number, text, texts
 from tandem_operator.domain.progress import Progress
+from tandem_operator.domain.readings import Reading
 from tandem_operator.domain.record import Moment
 from tandem_operator.domain.revision import Revision, RevisionName, Role, RoleHash
 from tandem_operator.domain.samples import Document, Scrape
@@ -172,7 +173,7 @@ class Observed:
 
     `scrape` is what the gateways answered now, `baseline` what they had answered when the breaker's window began; it is
     None until the operator has watched that long. `nodes` is None where it may not read them. `terms` are the
-    operator's settings, as far as decisions rest on them.
+    operator's settings, as far as decisions rest on them. `readings` are what Prometheus answered, where it was asked.
     """
 
     now: Moment
@@ -183,6 +184,7 @@ class Observed:
     scrape: Scrape | None = None
     baseline: Scrape | None = None
     nodes: tuple[Node, ...] | None = None
+    readings: tuple[Reading, ...] = ()
 
     def of_kind(self, kind: str) -> Iterator[Child]:
         return (child for child in self.children if child.kind == kind)

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from tandem_operator.domain import record
 from tandem_operator.domain.record import Moment
+from tandem_operator.domain.spec import Speculation
 
 
 class Stage(StrEnum):
@@ -111,9 +112,28 @@ class Breaker:
     note: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyChange:
+    """Settings of speculation as the spec had them from `at` on; `number` is that of their first policy."""
+
+    number: int
+    at: Moment
+    settings: Speculation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyUndo:
+    """An earlier change whose settings are in force in place of the spec's, and why."""
+
+    back_to: PolicyChange
+    at: Moment
+    note: str
+
+
 class AlertAction(StrEnum):
     """What became of an alert."""
 
+    POLICY_UNDONE = "PolicyUndone"
     ROLLED_BACK = "RolledBack"
     ABORTED_CANARY = "AbortedCanary"
     WOULD_ROLL_BACK = "WouldRollBack"
@@ -151,7 +171,8 @@ class Progress:
     `refused` is not tried again until a hashed field changes or `retry` says so. `handled` maps a command annotation to
     the value that was last handled, whole. `figures_at` is when live figures were last put into status. `marks` are
     annotations by revision that follow from this progress and are written after it: they stay until they stand on the
-    ControllerRevision, so that a kill between the two writes loses none of them.
+    ControllerRevision, so that a kill between the two writes loses none of them. `policies` are the changes of
+    `spec.speculation`, newest first; `undone` holds until the next one.
     """
 
     rollout: Rollout = field(default_factory=Rollout)
@@ -162,6 +183,8 @@ class Progress:
     alerts: tuple[AnsweredAlert, ...] = ()
     figures_at: Moment | None = None
     marks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    policies: tuple[PolicyChange, ...] = ()
+    undone: PolicyUndo | None = None
 
 
 def read(status: Mapping[str, object]) -> Progress | None:

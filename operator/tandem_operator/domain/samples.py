@@ -8,7 +8,7 @@ Acceptance and shadow sums lie in 128 *buckets* by hash(unit), where the unit is
 a session). A *slot* is a short span of one target pod's time in which speculation is on or off for everybody.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import gt, le
@@ -59,12 +59,75 @@ class Shadow:
         return (self.matched, self.examined)
 
 
-Sums = TypeVar("Sums", Buckets, Shadow)
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Per bucket: requests that waited longer for their first token than the stratum's edge, of those that got one."""
+
+    slow: Row = NO_BUCKETS
+    examined: Row = NO_BUCKETS
+
+    @property
+    def rows(self) -> tuple[Row, Row]:
+        return (self.slow, self.examined)
+
+
+MOST_EDGES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class FirstTokens:
+    """Requests by the time to their first token: a row per bin, by the index of the first edge that is not below.
+
+    The bin behind the last edge is open; a bin with nothing in it is absent.
+    """
+
+    edges_milliseconds: Annotated[tuple[Count, ...], FailFast(), Field(min_length=1, max_length=MOST_EDGES)]
+    bins: Annotated[Mapping[str, Row], FailFast(), Field(max_length=MOST_EDGES + 1)] = field(default_factory=dict)
+
+    def above(self, milliseconds: int) -> Row:
+        """Requests per bucket in bins that reach beyond an edge."""
+        return _added(row for edge, row in self._rows() if edge is None or edge > milliseconds)
+
+    def all(self) -> Row:
+        return _added(row for _, row in self._rows())
+
+    def counted(self) -> Mapping[int, int]:
+        """Requests by the edge that holds them; those beyond the last one are left out."""
+        return {edge: sum(row) for edge, row in self._rows() if edge is not None}
+
+    def _rows(self) -> Iterator[tuple[int | None, Row]]:
+        edges = dict(enumerate(self.edges_milliseconds))
+        return ((edges.get(int(index)), row) for index, row in self.bins.items())
+
+
+def quantile(parts: Sequence[FirstTokens], share: float) -> int:
+    """The first edge that at least this share of all requests do not exceed; the last one where none is."""
+    wanted, below = share * sum(sum(part.all()) for part in parts), 0
+    edges = sorted({edge for part in parts for edge in part.edges_milliseconds})
+    for edge in edges:
+        below += sum(part.counted().get(edge, 0) for part in parts)
+        if below >= wanted:
+            return edge
+    return edges[-1]
+
+
+def _added(rows: Iterator[Row]) -> Row:
+    return tuple(map(sum, zip(NO_BUCKETS, *rows, strict=True)))
+
+
+def _bins_of_edges(tokens: FirstTokens) -> FirstTokens:
+    names = {str(index) for index in range(len(tokens.edges_milliseconds) + 1)}
+    if not tokens.bins.keys() <= names or list(tokens.edges_milliseconds) != sorted(set(tokens.edges_milliseconds)):
+        raise ValueError("edges that do not rise, or a bin of none of them")
+    return tokens
+
+
+Sums = TypeVar("Sums", Buckets, Shadow, Waits)
 
 
 def _parts_of_wholes(sums: Sums) -> Sums:
     if any(map(gt, sums.rows[0], sums.examined)):
-        raise ValueError("more tokens accepted or matched than examined")
+        raise ValueError("more accepted, matched or slow than examined")
     return sums
 
 
@@ -78,7 +141,10 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stratum:
-    """What one revision did under one policy number, since the boot."""
+    """What one revision did under one policy number, since the boot.
+
+    Gateways tell `first_token` whole; of it evidence keeps `waits`, against the edge of the stratum.
+    """
 
     policy: Count
     revision: str
@@ -91,6 +157,8 @@ class Stratum:
     acceptance: Annotated[Buckets, AfterValidator(_parts_of_wholes)] | None = None
     shadow: Annotated[Shadow, AfterValidator(_parts_of_wholes)] | None = None
     exactness: Replayed | None = None
+    first_token: Annotated[FirstTokens, AfterValidator(_bins_of_edges)] | None = None
+    waits: Annotated[Waits, AfterValidator(_parts_of_wholes)] | None = None
 
 
 def _no_stratum_twice(strata: tuple[Stratum, ...]) -> tuple[Stratum, ...]:
@@ -156,4 +224,5 @@ def _rows(stratum: Stratum) -> Iterator[tuple[int, ...] | None]:
     yield (stratum.policy, *counts, stratum.proposed, stratum.emitted)
     yield from (None, None, None) if stratum.acceptance is None else stratum.acceptance.rows
     yield from (None, None) if stratum.shadow is None else stratum.shadow.rows
+    yield from (None, None) if stratum.waits is None else stratum.waits.rows
     yield None if stratum.exactness is None else (stratum.exactness.equal, stratum.exactness.different)

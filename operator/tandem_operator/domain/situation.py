@@ -24,10 +24,12 @@ class Situation:
     """One look at an object whose spec can be read.
 
     `current` is the revision that the spec means, `refusal` why it cannot be made. `policies` are the kept ones, newest
-    first. `previous` is what a rollback would return to.
+    first. `previous` is what a rollback would return to. `spec` is the one in force: that which was `given`, with
+    earlier settings of speculation where its own were undone.
     """
 
     seen: Observed
+    given: Spec
     spec: Spec
     current: RevisionName
     current_pair: Revision
@@ -42,6 +44,13 @@ class Situation:
         """The number of the next change. A policy that was deleted by hand still has its number at the gateways."""
         known = [document.policy for document in self.seen.documents.values()]
         return max([number(policy, "number") for policy in self.policies[:1]] + known, default=0) + 1
+
+    def under(self, held: Progress) -> "Situation":
+        """The same look with the settings of speculation that this progress has in force."""
+        speculation = self.given.speculation if held.undone is None else held.undone.back_to.settings
+        if speculation == self.spec.speculation:
+            return self
+        return replace(self, spec=replace(self.given, speculation=speculation))
 
     @property
     def stable_name(self) -> str:
@@ -92,6 +101,7 @@ def read(seen: Observed) -> Situation:
     stable = pointed[-1] if pointed and served in ("", *revisions) else None
     return Situation(
         seen=seen,
+        given=spec,
         spec=spec,
         current=pair.name,
         current_pair=pair,

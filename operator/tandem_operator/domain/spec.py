@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,6 +67,13 @@ class OnInconclusive(StrEnum):
 
     HOLD = "Hold"
     ABORT = "Abort"
+
+
+class Comparison(StrEnum):
+    """How a metric's value must lie to its threshold."""
+
+    LESS_THAN = "LessThan"
+    GREATER_THAN = "GreaterThan"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +135,14 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicasPerTarget:
+    """So many draft pods for so many target pods; both 0: `replicas` says how many drafts there are."""
+
+    drafts: int = 0
+    targets: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
     """`model` is there exactly when `method` is `MODEL`: the others have no pods."""
 
@@ -136,6 +152,7 @@ class Draft:
     engine_args: Mapping[str, str] = field(default_factory=dict)
     image: str | None = None
     replicas: int = 1
+    replicas_per_target: ReplicasPerTarget = field(default_factory=ReplicasPerTarget)
     placement: Placement = field(default_factory=Placement)
     resources: Resources = field(default_factory=Resources)
     pod_template: JsonObject = field(default_factory=dict)
@@ -220,10 +237,27 @@ class ErrorsGate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FirstTokenGate:
+    """Largest rise of the share of requests that wait longer for their first token than nine in ten of stable's."""
+
+    max_slow_share_increase_basis_points: int = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Exactness:
     """Which share of the answers gateways replay with speculation off and compare."""
 
     sample_basis_points: int = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricCheck:
+    """A check of the user's own: the one number that `query` gives in Prometheus, held against the threshold."""
+
+    name: str
+    query: str
+    operator: Comparison = Comparison.LESS_THAN
+    threshold_basis_points: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +269,9 @@ class Analysis:
     acceptance: AcceptanceGate = field(default_factory=AcceptanceGate)
     speedup: SpeedupGate = field(default_factory=SpeedupGate)
     errors: ErrorsGate = field(default_factory=ErrorsGate)
+    time_to_first_token: FirstTokenGate = field(default_factory=FirstTokenGate)
     exactness: Exactness = field(default_factory=Exactness)
+    metrics: tuple[MetricCheck, ...] = ()
     on_inconclusive: OnInconclusive = OnInconclusive.HOLD
 
 
@@ -322,6 +358,14 @@ class Spec:
     rollback: Rollback = field(default_factory=Rollback)
     progress_deadline_seconds: int = 7200
     revision_history_limit: int = 10
+
+    @property
+    def draft_replicas(self) -> int:
+        """Draft pods of one revision; 1 for every 2 of 5 target pods are 3."""
+        tied = self.draft.replicas_per_target
+        if not tied.drafts or not tied.targets:
+            return self.draft.replicas
+        return math.ceil(self.target.replicas * tied.drafts / tied.targets)
 
 
 def parse(raw: Mapping[str, object]) -> Spec:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from tandem_operator.domain import alerts, commands, evidence, gates, health, rollout
+from tandem_operator.domain import alerts, commands, evidence, gates, health, rollout, undo
 from tandem_operator.domain.commands import Command, CommandKind
-from tandem_operator.domain.decision import CheckVerdict, GateResult, GateVerdict
+from tandem_operator.domain.decision import CheckResult, CheckVerdict, GateResult, GateVerdict
 from tandem_operator.domain.moves import Ending, end_canary, point, send, take_back
 from tandem_operator.domain.observed import ANNOTATION_REASON, ANNOTATION_VERDICT, MadeStableBy, Pod, RevisionVerdict
 from tandem_operator.domain.progress import (
@@ -120,8 +120,17 @@ def _obey_promote(at: Situation, course: Course, command: Command) -> Course:
     return course.say("CanaryStep", f"revision {moved.revision} goes on by command")
 
 
+def _obey_policy_undo(at: Situation, course: Course, command: Command) -> Course:
+    if command.revision != at.stable_name or (command.value and not command.value.isdecimal()):
+        return _ignore(course, command, f"wanted @{at.stable_name}#NONCE or NUMBER@{at.stable_name}#NONCE")
+    to = int(command.value) if command.value else None
+    undone = undo.undo(at, course, "by command", to=to)
+    return undone or _ignore(course, command, "no such earlier settings of speculation are known")
+
+
 _OBEY: Mapping[CommandKind, Callable[[Situation, Course, Command], Course]] = {
     CommandKind.SPECULATION: _obey_speculation,
+    CommandKind.POLICY_UNDO: _obey_policy_undo,
     CommandKind.ABORT: _obey_abort,
     CommandKind.ROLLBACK_TO: _obey_rollback,
     CommandKind.RETRY: _obey_retry,
@@ -147,6 +156,8 @@ def _heed(at: Situation, course: Course, key: str, intent: alerts.Intent) -> Cou
         case AlertAction.ROLLED_BACK if at.previous is not None:
             ending = Ending(reason="Alert", note=note, bad=True)
             course = take_back(at, course, at.previous.name, by=MadeStableBy.ALERT, ending=ending)
+        case AlertAction.POLICY_UNDONE:
+            course = undo.undo(at, course, note) or course
         case AlertAction.ABORTED_CANARY:
             course = end_canary(at, course, Ending(reason="Alert", note=note, bad=bad))
         case _:
@@ -177,6 +188,7 @@ def _standing(at: Situation, progress: Progress) -> alerts.Standing:
         previous=at.previous,
         canary=progress.rollout.revision if trial else "",
         canary_since=progress.rollout.started_at if trial else None,
+        policy_since=undo.undoable_since(progress),
         returning=progress.rollout.stage is Stage.RETURNING,
         answered=progress.alerts,
     )
@@ -347,12 +359,13 @@ def analyse(at: Situation, course: Course) -> Course:
 
 def _failed(course: Course) -> Ending:
     failed = [check for check in course.checks if check.verdict is CheckVerdict.FAIL]
-    reasons = {check.name: f"{check.name[0].upper()}{check.name[1:]}Failed" for check in failed}
-    note = "; ".join(
-        f"{check.name} {check.value} in [{check.low}, {check.high}], wanted {check.threshold}, {check.samples}"
-        for check in failed
-    )
-    return Ending(reason=reasons[failed[0].name], note=note, bad=True)
+    rule = failed[0].name.partition(".")[0]
+    return Ending(reason=f"{rule[0].upper()}{rule[1:]}Failed", note="; ".join(map(_numbers, failed)), bad=True)
+
+
+def _numbers(check: CheckResult) -> str:
+    interval = f" in [{check.low}, {check.high}]" if check.low or check.high else ""
+    return f"{check.name} {check.value}{interval}, wanted {check.threshold}, {check.samples}"
 
 
 def hold_end(at: Situation, course: Course) -> datetime | None:
@@ -390,7 +403,7 @@ def _judge(at: Situation, course: Course) -> Course:
 
 def weigh(at: Situation, course: Course) -> tuple[evidence.Evidence | None, evidence.Evidence | None]:
     """The saved evidence of this canary, and the same with what the gateways say now; None before the first answer."""
-    moved, interval = course.progress.rollout, timedelta(seconds=at.spec.canary.analysis.interval_seconds)
+    moved, interval = course.progress.rollout, at.spec.canary.analysis.interval_seconds
     kept = evidence.read(at.seen.config_text("evidence", "evidence.json"))
     if kept is not None and (kept.canary, kept.stable, kept.since) != (
         moved.revision,
@@ -399,13 +412,13 @@ def weigh(at: Situation, course: Course) -> tuple[evidence.Evidence | None, evid
     ):
         kept = None
     scrape = at.seen.scrape
-    if scrape is None or not scrape.documents or (kept is not None and at.seen.now - kept.at < interval):
+    if scrape is None or not scrape.documents or not evidence.is_due(kept, at.seen.now, interval_seconds=interval):
         return kept, kept
     started = moved.started_at or at.seen.now
     start = kept or evidence.begin(moved.revision, at.stable_name, since=moved.first_policy, now=started)
     gateways = [pod.name for pod in at.seen.of_role(Role.GATEWAY)]
     slot_seconds = at.spec.speculation.control.slot_seconds
-    return kept, evidence.add(start, scrape, gateways=gateways, slot_seconds=slot_seconds)
+    return kept, evidence.add(start, scrape, gateways=gateways, slot_seconds=slot_seconds, readings=at.seen.readings)
 
 
 def _question(at: Situation, course: Course, weighed: evidence.Evidence | None) -> health.Question:
@@ -471,7 +484,7 @@ def pods_are_there(at: Situation, course: Course) -> bool:
     if pair is None or moved.revision not in at.revisions:
         return False
     targets = rollout.canary_replicas(moved, at.spec.canary, at.spec.target.replicas)
-    drafts = rollout.canary_replicas(moved, at.spec.canary, at.spec.draft.replicas)
+    drafts = rollout.canary_replicas(moved, at.spec.canary, at.spec.draft_replicas)
     needs = [(Role.TARGET, pair.target, targets if moved.surge is Surge.SIDE_BY_SIDE else 1)]
     if pair.draft is not None:
         needs.append((Role.DRAFT, pair.draft, drafts))

@@ -45,8 +45,10 @@ class ShadowFields(TypedDict):
 
 
 class FirstTokenFields(TypedDict):
+    """`bins` by index of the edge that holds them, those with something in them alone; each a list of 128."""
+
     edgesMilliseconds: list[int]
-    counts: list[int]
+    bins: dict[str, list[int]]
 
 
 class ExactnessFields(TypedDict):
@@ -139,7 +141,7 @@ class Stratum:
     shadow_matched: list[int] = field(default_factory=_zeros)
     shadow_examined: list[int] = field(default_factory=_zeros)
     exactness: Tally = field(default_factory=Tally)
-    first_token: list[int] = field(default_factory=lambda: [0] * (len(FIRST_TOKEN_EDGES_MILLISECONDS) + 1))
+    first_tokens: dict[int, list[int]] = field(default_factory=dict)
 
     def add(self, round: Round, *, bucket: int) -> None:
         self.rounds += 1
@@ -149,6 +151,9 @@ class Stratum:
             self.speculating += 1
             self.accepted[bucket] += round.accepted
             self.examined[bucket] += round.examined
+
+    def add_first_token(self, seconds: float, *, bucket: int) -> None:
+        self.first_tokens.setdefault(first_token_bin(seconds), _zeros())[bucket] += 1
 
 
 @dataclass(slots=True)
@@ -224,8 +229,13 @@ def _stratum_fields(key: StratumKey, sums: Stratum) -> StratumFields:
         "speculating": sums.speculating,
         "shadow": {"matched": list(sums.shadow_matched), "examined": list(sums.shadow_examined)},
         "exactness": _exactness_fields(sums.exactness),
-        "firstToken": {"edgesMilliseconds": list(FIRST_TOKEN_EDGES_MILLISECONDS), "counts": list(sums.first_token)},
+        "firstToken": _first_token_fields(sums.first_tokens),
     }
+
+
+def _first_token_fields(bins: Mapping[int, list[int]]) -> FirstTokenFields:
+    filled = {str(index): list(bins[index]) for index in sorted(bins)}
+    return {"edgesMilliseconds": list(FIRST_TOKEN_EDGES_MILLISECONDS), "bins": filled}
 
 
 def _exactness_fields(tally: Tally) -> ExactnessFields:

@@ -9,7 +9,7 @@ counts in the slot of the pod that ran it, under the policy of its moment.
 from dataclasses import dataclass
 
 from tandem_runtime.domain.adapters import AdapterDigest
-from tandem_runtime.domain.evidence import Arm, Ledger, SlotKey, Stratum, StratumKey, first_token_bin
+from tandem_runtime.domain.evidence import Arm, Ledger, SlotKey, Stratum, StratumKey
 from tandem_runtime.domain.policy import OwnWish, PairRevision, Policy, SpeculationState
 from tandem_runtime.domain.replay import Result
 from tandem_runtime.domain.routing import bucket_of
@@ -114,7 +114,7 @@ class Account:
     def add_first_token(self, seconds: float, *, warm: bool) -> None:
         self._metrics.add_first_token(seconds, revision=self.revision.name, arm=self._arm)
         if warm and not self._assignment.wish.steers:
-            self._stratum.first_token[first_token_bin(seconds)] += 1
+            self._stratum.add_first_token(seconds, bucket=self._bucket)
 
     def add_shadow(self, revision: PairRevision, *, matched: int, examined: int) -> None:
         """What `revision`'s draft would have proposed of this request's tokens."""

@@ -1,0 +1,55 @@
+"""The traffic of `canary_power` misleads tests that are naive, and its figures are those of its runs."""
+
+import math
+
+import pytest
+from benchmarks.canary_power import SEED, Ending, Run, figures_of, upper_bound, watch
+
+EQUAL = Run(Ending.PROMOTED, (), 3000, 60, naive=False, pooled=True)
+WORSE = Run(Ending.FAILED, ("acceptanceDrop",), 400, 20, naive=True, pooled=True)
+
+
+def test_an_equal_canary_is_promoted_and_one_that_accepts_less_is_found_soon() -> None:
+    equal = watch(SEED)
+    assert (equal.ending, equal.failed, equal.pooled) == (Ending.PROMOTED, (), True)
+    worse = watch(SEED, drop=0.1, most_requests=2001)
+    assert (worse.ending, worse.failed) == (Ending.FAILED, ("acceptanceDrop",))
+    assert worse.requests < 2000
+
+
+def test_a_seed_gives_the_same_run() -> None:
+    assert watch(3, drop=0.3, most_requests=500) == watch(3, drop=0.3, most_requests=500)
+
+
+@pytest.mark.parametrize(
+    ("hits", "runs", "bound"),
+    [(0, 2000, 1 - 0.05 ** (1 / 2000)), (0, 1, 0.95), (1, 1, 1.0), (1, 2, math.sqrt(0.95))],
+)
+def test_the_upper_bound_is_where_so_few_would_have_a_chance_of_one_in_twenty(
+    hits: int, runs: int, bound: float
+) -> None:
+    assert upper_bound(hits, runs) == pytest.approx(bound, abs=1e-9)
+
+
+def test_figures_follow_from_the_runs() -> None:
+    late = Run(Ending.FAILED, ("acceptanceDrop",), 2001, 90, naive=True, pooled=True)
+    missed = Run(Ending.EXPIRED, (), 2005, 90, naive=False, pooled=False)
+    wrong = Run(Ending.FAILED, ("errors",), 50, 3, naive=False, pooled=False)
+    figures = figures_of([EQUAL, EQUAL, EQUAL, wrong], [WORSE, WORSE, late, missed])
+    assert {
+        name: figures[name]
+        for name in (
+            "false_abort_rate",
+            "false_errors",
+            "false_acceptance",
+            "pooled_abort_rate",
+            "power_drop_5_at_2000",
+        )
+    } == {
+        "false_abort_rate": 0.25,
+        "false_errors": 0.25,
+        "false_acceptance": 0.0,
+        "pooled_abort_rate": 0.75,
+        "power_drop_5_at_2000": 0.5,
+    }
+    assert (figures["requests_to_promotion_median"], figures["requests_to_drop_5_median"]) == (3000, 400)
