@@ -346,6 +346,12 @@ def test_a_token_that_no_uint32_holds_is_a_bad_request(token: int) -> None:
         codec.request_frame(ScoreTokens(SESSION, BOUND, 0, (token,)), call=1, session=1)
 
 
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_a_seed_that_is_no_64_bits_is_a_bad_request(seed: int) -> None:
+    with pytest.raises(BadRequest, match="cannot carry"):
+        codec.request_frame(_opening(SamplingParameters(seed=seed)), call=1, session=1)
+
+
 def test_an_error_that_quotes_half_a_surrogate_pair_still_arrives() -> None:
     (reply,) = codec.read_replies(codec.reply_frame(StaleOffset("bad \ud800"), call=1))
     assert str(reply.body()) == "bad ?"

@@ -36,6 +36,7 @@ BAD_BODIES: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     (TEXT, {"top_k": -1}, "top_k", "-1"),
     (TEXT, {"min_p": 2}, "min_p", "2"),
     (TEXT, {"seed": 2**64}, "seed", "18446744073709551616"),
+    (TEXT, {"seed": -(2**63) - 1}, "seed", "-9223372036854775809"),
     (TEXT, {"stop": [""]}, "stop[0]", ""),
     (TEXT, {"stop": ["x"] * 17}, "stop", "16"),
     (TEXT, {"logprobs": 6}, "logprobs", "6"),

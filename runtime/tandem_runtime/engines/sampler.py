@@ -154,7 +154,7 @@ def _law(row: Floats, parameters: SamplingParameters) -> Law:
     weights = np.exp((row - row.max()) / parameters.temperature)
     if parameters.top_k or parameters.top_p < 1:
         kept = _ranked_filters(row, weights, parameters)
-        kept = kept[weights[kept] >= parameters.min_p * weights[kept[0]]]
+        kept = kept[weights[kept] >= parameters.min_p]  # the likeliest weighs 1
         kept.sort()
     else:
         kept = np.flatnonzero((weights > 0) & (weights >= parameters.min_p))
