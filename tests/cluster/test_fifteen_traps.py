@@ -235,7 +235,9 @@ async def alerts_that_come_again_and_again_cause_one_rollback(_: Theatre, stage:
 
 def has_answered(found: Object) -> bool:
     """No alert waits on the object."""
-    return settled(found) and not any(name.startswith(ANNOTATION_PREFIX) for name in found["metadata"]["annotations"])
+    return settled(found) and not any(
+        name.startswith(ANNOTATION_PREFIX) for name in found["metadata"].get("annotations", {})
+    )
 
 
 def windowed(wanted: dict[str, Any]) -> dict[str, Any]:
