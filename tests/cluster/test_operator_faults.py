@@ -149,7 +149,7 @@ def test_the_proxy_has_recorded_every_write_of_the_audit_log(cluster: Cluster, o
 
 
 def test_a_look_costs_eleven_reads_and_each_write_at_most_one_more(outcomes: dict[str, Outcome]) -> None:
-    seen = looks(outcomes["undisturbed"].record)
+    seen = looks(outcomes["undisturbed"].record)[:-1]  # the last one may not have been over
     assert len(seen) > 5
     for look in seen:
         asked = [entry.asked.path.rpartition("/")[2] for entry in look]
