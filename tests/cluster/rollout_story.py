@@ -74,7 +74,8 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What stood at the end, and what it took; `told` are the events' reasons, `account` is who the operator was."""
+    """What stood at the end, and what it took; `told` are the events' reasons, `account` is who the operator was,
+    `looks` are the files of its recorded looks."""
 
     account: str
     state: dict[str, Any]
@@ -85,6 +86,7 @@ class Outcome:
     generation: int
     note: str
     told: list[str]
+    looks: list[Path]
 
     def writes(self) -> list[Entry]:
         return [entry for entry in self.record if is_of_the_story(entry)]
@@ -255,6 +257,7 @@ class Theatre:
                 seconds=time.monotonic() - began,
                 state=await stage.state(found),
                 told=await stage.told(),
+                looks=sorted((self.folder / stage.namespace / "looks").glob("*.json")),
                 record=tuple(stage.proxy.record),
                 strange_lines=stage.operator.strange_lines(),
                 exits=list(stage.operator.exits),
