@@ -94,7 +94,7 @@ ALWAYS = (
     "a mix of all, seed 1",
     "killed after write 2",
     "killed after write 15",
-    "killed after write 34",
+    "killed after write 40",
 )
 """Those that `make test` plays; the marker `faults` adds all the others."""
 
