@@ -86,15 +86,19 @@ async def keep_watching(calls: Calls, namespaces: tuple[str, ...], stop: asyncio
     looks = asyncio.get_running_loop()
 
     async def wake(key: Key) -> None:
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(calls.wake(key), looks))
+        await calls.wake(key)
+
+    async def wake_from_there(key: Key) -> None:
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(wake(key), looks))
 
     stopping = asyncio.create_task(stop.wait())
     try:
         while not stop.is_set():
-            watches = Watches(replace(calls, wake=wake), namespaces)
-            over = asyncio.ensure_future(asyncio.wrap_future(watches.over))
+            watches = Watches(replace(calls, wake=wake_from_there), namespaces)
+            over = asyncio.wrap_future(watches.over)
+            ends: set[asyncio.Future[Any]] = {over, stopping}
             try:
-                await asyncio.wait({over, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 watches.leave()
             if stop.is_set():

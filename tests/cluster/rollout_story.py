@@ -12,7 +12,7 @@ import secrets
 import ssl
 import time
 from base64 import b64decode
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +74,8 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What stood at the end, and what it took; `told` are the events' reasons, `account` is who the operator was."""
+    """What stood at the end, and what it took; `told` are the events' reasons, `account` is who the operator was,
+    `looks` are the files of its recorded looks."""
 
     account: str
     state: dict[str, Any]
@@ -85,6 +86,7 @@ class Outcome:
     generation: int
     note: str
     told: list[str]
+    looks: list[Path]
 
     def writes(self) -> list[Entry]:
         return [entry for entry in self.record if is_of_the_story(entry)]
@@ -139,11 +141,11 @@ class Stage:
         body = {"apiVersion": CRD_GROUP, "kind": "SpeculativeDeployment", "metadata": {"name": NAME}, "spec": wanted}
         await self.api.create(self.path.rpartition("/")[0], body)
 
-    async def edit(self, wanted: dict[str, Any] | None = None, **annotations: str) -> None:
+    async def edit(self, wanted: dict[str, Any] | None = None, *, annotations: Mapping[str, str] | None = None) -> None:
         """What a person does: another spec, commands, under the version that they have read."""
         while True:
             found = await self.api.get(self.path)
-            found["metadata"].setdefault("annotations", {}).update(annotations)
+            found["metadata"].setdefault("annotations", {}).update(annotations or {})
             try:
                 await self.api.replace(self.path, {**found, "spec": wanted or found["spec"]})
             except ApiError as error:
@@ -248,13 +250,14 @@ class Theatre:
             stage.proxy.frozen = trouble.frozen
             async with during(stage.proxy, trouble.moving, trouble.seconds):
                 stage.proxy.cut_watches()
-                await stage.edit(SECOND, **{OURS: "kept"})
+                await stage.edit(SECOND, annotations={OURS: "kept"})
                 found = await stage.serves(SECOND)
             return Outcome(
                 account=f"system:serviceaccount:{stage.namespace}:{ACCOUNT}",
                 seconds=time.monotonic() - began,
                 state=await stage.state(found),
                 told=await stage.told(),
+                looks=sorted((self.folder / stage.namespace / "looks").glob("*.json")),
                 record=tuple(stage.proxy.record),
                 strange_lines=stage.operator.strange_lines(),
                 exits=list(stage.operator.exits),

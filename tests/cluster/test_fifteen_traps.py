@@ -9,6 +9,7 @@ pinned hashes of `tests/domain/test_revision`.
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from tests.cluster.rollout_story import (
 from tandem_devcluster.testing import Cluster, Object
 from tandem_operator.domain.revision import revision_of
 from tandem_operator.domain.spec import parse
+from tandem_operator.domain.webhook import ANNOTATION_PREFIX
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -73,6 +75,14 @@ def canary_stands_at(percent: int) -> Callable[[Object], bool]:
     return lambda found: found["status"].get("canary", {}).get("percent") == percent
 
 
+def has(replicas: int) -> Callable[[Object], bool]:
+    return lambda found: settled(found) and found["status"]["replicas"] == replicas
+
+
+def has_refused(wanted: dict[str, Any]) -> Callable[[Object], bool]:
+    return lambda found: settled(found) and found["status"].get("refusedRevision") == name_of(wanted)
+
+
 async def one_failed_status_write_stops_nothing(_: Theatre, stage: Stage) -> None:
     """1: once each, in three kinds; the object converges, and nothing else happens that could wake anybody."""
     await serving(stage, FIRST)
@@ -81,10 +91,7 @@ async def one_failed_status_write_stops_nothing(_: Theatre, stage: Stage) -> Non
         stage.proxy.script = once(lambda asked: asked.method == "PUT" and asked.path.endswith("/status"), status)
         wanted = {**FIRST, "target": {**FIRST["target"], "replicas": replicas}}
         await stage.edit(wanted)
-        await stage.until(
-            lambda found, replicas=replicas: settled(found) and found["status"]["replicas"] == replicas,
-            within=SOON_SECONDS,
-        )
+        await stage.until(has(replicas), within=SOON_SECONDS)
 
 
 def once(of: Callable[[Asked], bool], status: int) -> Callable[[Asked], Fault | None]:
@@ -118,9 +125,9 @@ async def gateways_that_never_answer_hide_no_abort(house: Theatre, stage: Stage)
     await serving(stage, FIRST)
     slow = {**SECOND, "canary": {**SECOND["canary"], "steps": [{"percent": 50, "holdSeconds": 0, "pause": True}]}}
     await stage.edit(slow)
-    await stage.until(lambda found: found["status"]["phase"] == "Paused", within=SOON_SECONDS)
+    await stage.until(lambda found: found["status"]["progress"]["rollout"]["stage"] == "Paused", within=SOON_SECONDS)
     house.pods.silent.add(stage.namespace)
-    await stage.edit(**{"tandem.dev/abort": f"@{name_of(SECOND)}#1"})
+    await stage.edit(annotations={"tandem.dev/abort": f"@{name_of(SECOND)}#1"})
     found = await stage.until(
         lambda found: found["status"].get("refusedRevision") == name_of(SECOND), within=SOON_SECONDS
     )
@@ -170,9 +177,7 @@ async def two_bad_revisions_in_a_row_leave_the_last_good_one_untouched(_: Theatr
     for number in (1, 2):
         bad = spec(f"{FAILING}-{number}")
         await stage.edit(bad)
-        found = await stage.until(
-            lambda found, bad=bad: settled(found) and found["status"].get("refusedRevision") == name_of(bad)
-        )
+        found = await stage.until(has_refused(bad))
         assert verdicts(found)[name_of(bad)] == "Bad"
         assert found["status"]["stableRevision"] == name_of(FIRST)
     after = {body["metadata"]["name"]: body["metadata"]["uid"] for body in await stage.children("Deployment")}
@@ -186,10 +191,8 @@ async def a_canary_that_is_never_ready_can_be_aborted(_: Theatre, stage: Stage) 
     never = spec(NEVER_READY)
     await stage.edit(never)
     await stage.until(lambda found: found["status"].get("canaryRevision") == name_of(never), within=SOON_SECONDS)
-    await stage.edit(**{"tandem.dev/abort": f"@{name_of(never)}#1"})
-    found = await stage.until(
-        lambda found: settled(found) and found["status"].get("refusedRevision") == name_of(never), within=SOON_SECONDS
-    )
+    await stage.edit(annotations={"tandem.dev/abort": f"@{name_of(never)}#1"})
+    found = await stage.until(has_refused(never), within=SOON_SECONDS)
     assert condition(found, "RolledBack") == ("True", "Aborted")
     assert len(await stage.children("Deployment")) == 2
 
@@ -197,7 +200,7 @@ async def a_canary_that_is_never_ready_can_be_aborted(_: Theatre, stage: Stage) 
 async def without_an_answer_a_canary_holds(house: Theatre, stage: Stage) -> None:
     """9: gateways that do not answer make a provider error, which neither promotes nor condemns; then it goes on."""
     await serving(stage, FIRST)
-    held = {**SECOND, "canary": {**SECOND["canary"], "steps": [{"percent": 50, "holdSeconds": 8}]}}
+    held = {**SECOND, "canary": {**SECOND["canary"], "steps": [{"percent": 50, "holdSeconds": 600}]}}
     await stage.edit(held)
     await stage.until(canary_stands_at(50), within=SOON_SECONDS)
     house.pods.silent.add(stage.namespace)
@@ -207,7 +210,8 @@ async def without_an_answer_a_canary_holds(house: Theatre, stage: Stage) -> None
     assert found["status"]["stableRevision"] == name_of(FIRST)
     assert verdicts(found)[name_of(SECOND)] == "Unknown"
     house.pods.silent.discard(stage.namespace)
-    await stage.serves(held)
+    await stage.edit(SECOND)
+    await stage.serves(SECOND)
 
 
 async def alerts_that_come_again_and_again_cause_one_rollback(_: Theatre, stage: Stage) -> None:
@@ -216,18 +220,24 @@ async def alerts_that_come_again_and_again_cause_one_rollback(_: Theatre, stage:
     await serving(stage, first)
     await stage.edit(second)
     await stage.serves(second)
-    body = alerts("a", "b")
-    for _ in range(3):
-        await asyncio.gather(*(post(stage, one) for one in (body, alerts("b", "a"))))
+    body, again = (alerts(stage.namespace, *order) for order in ("ab", "ba"))
+    for _repeated in range(3):
+        await asyncio.gather(post(stage, body), post(stage, again))
     await stage.until(lambda found: found["status"].get("stableRevision") == name_of(FIRST), within=SOON_SECONDS)
     stage.operator.kill()
-    await stage.until(settled, within=SOON_SECONDS)
     await post(stage, body)
-    found = await stage.until(settled, within=SOON_SECONDS)
+    found = await stage.until(has_answered, within=SOON_SECONDS)
     assert found["status"]["stableRevision"] == name_of(FIRST)
     assert (await stage.told()).count("RolledBack") == 1
     assert verdicts(found) == {name_of(FIRST): "Good", name_of(SECOND): "Bad"}
     assert await weights(stage) == {name_of(FIRST): 100}
+
+
+def has_answered(found: Object) -> bool:
+    """No alert waits on the object."""
+    return settled(found) and not any(
+        name.startswith(ANNOTATION_PREFIX) for name in found["metadata"].get("annotations", {})
+    )
 
 
 def windowed(wanted: dict[str, Any]) -> dict[str, Any]:
@@ -236,18 +246,15 @@ def windowed(wanted: dict[str, Any]) -> dict[str, Any]:
     return {**wanted, "canary": canary, "rollback": {"windowSeconds": 600}}
 
 
-def alerts(*fingerprints: str) -> Object:
-    labels = {"alertname": "TandemHighErrorRate", "specdep": NAME}
-    fired = [{"status": "firing", "labels": labels, "fingerprint": each, "startsAt": ""} for each in fingerprints]
-    return {"version": "4", "status": "firing", "alerts": fired}
+def alerts(namespace: str, *fingerprints: str) -> Object:
+    """What Alertmanager posts of alerts that start now."""
+    labels = {"alertname": "TandemHighErrorRate", "namespace": namespace, "specdep": NAME}
+    alert = {"status": "firing", "labels": labels, "startsAt": datetime.now(UTC).isoformat()}
+    return {"version": "4", "status": "firing", "alerts": [{**alert, "fingerprint": one} for one in fingerprints]}
 
 
 async def post(stage: Stage, body: Object) -> None:
     """As Alertmanager does: again until it is taken."""
-    promoted = (await stage.api.get(stage.path))["metadata"]["creationTimestamp"]
-    for alert in body["alerts"]:
-        alert["labels"]["namespace"] = stage.namespace
-        alert["startsAt"] = alert["startsAt"] or promoted
     url = f"http://{address_of(stage.namespace)}:9090/v1/alerts"
     async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {ALERT_TOKEN}"}) as session:
         async with asyncio.timeout(SOON_SECONDS):
@@ -291,10 +298,7 @@ async def a_canary_without_room_is_told_from_a_bad_one(_: Theatre, stage: Stage)
         "canary": {**SECOND["canary"], "progressDeadlineSeconds": 5},
     }
     await stage.edit(crowded)
-    found = await stage.until(
-        lambda found: settled(found) and found["status"].get("refusedRevision") == name_of(crowded),
-        within=SOON_SECONDS,
-    )
+    found = await stage.until(has_refused(crowded), within=SOON_SECONDS)
     assert condition(found, "RolledBack") == ("True", "NoCapacity")
     assert verdicts(found)[name_of(crowded)] == "Unknown"
 

@@ -97,6 +97,17 @@ def test_a_new_target_stands_beside_stable_until_it_is_promoted() -> None:
     assert world.status["previousRevision"] == v1
 
 
+def test_what_a_promotion_leaves_goes_budgets_first_so_that_a_kill_between_leaves_none_behind() -> None:
+    at_once = changed(QUICK, canary__rollbackWindowSeconds=0, rollback__windowSeconds=0)
+    world = installed(at_once, rate=8)
+    world.edit(target__model__revision=V2)
+    v2 = named(world)
+    world.run_until(lambda seen: seen.stable == v2 and settled(seen))
+    gone = [action for action in world.writes if action.verb is Verb.DELETE]
+    assert [action.kind for action in gone] == ["PodDisruptionBudget", "Deployment"]
+    assert gone[0].name == gone[1].name
+
+
 def test_a_paused_object_starts_nothing_but_still_aborts() -> None:
     world = installed(QUICK, rate=5)
     world.edit(paused=True)

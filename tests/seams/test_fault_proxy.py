@@ -21,7 +21,6 @@ from tests.cluster.fault_proxy import (
     each,
     fault_proxy,
     mixed,
-    nothing,
 )
 
 
@@ -147,4 +146,3 @@ def test_a_mix_is_the_same_for_the_same_seed_and_keeps_faults_of_watches_from_ot
     assert first == again
     assert {fault for fault, one in zip(first, asked, strict=True) if not one.watches} == {None, Lost()}
     assert Ended(500) in first
-    assert nothing(asked[0]) is None

@@ -241,10 +241,11 @@ def _goodbye(decision: Decision, seen: Observed, owner: Owner) -> Iterator[Actio
     needed = {(pods.role, pods.role_hash) for pods in decision.pods}
     for workload in seen.workloads:
         if workload.role is not Role.GATEWAY and (workload.role, workload.role_hash) not in needed:
-            yield _delete(seen.child("Deployment", workload.name), "no revision in use needs its pods")
+            # The budget first: it is found by its Deployment, and one that outlived it would stay for ever.
             budget = seen.child("PodDisruptionBudget", workload.name)
             if budget is not None:
                 yield _delete(budget, "its pods go")
+            yield _delete(seen.child("Deployment", workload.name), "no revision in use needs its pods")
     for revision in decision.forgotten:
         yield _delete(seen.child("ControllerRevision", f"{owner.name}-{revision}"), "beyond spec.revisionHistoryLimit")
 
