@@ -24,7 +24,7 @@ from tandem_runtime.domain.errors import Cancelled, origin
 from tandem_runtime.gateway import sse
 from tandem_runtime.gateway.failures import Failure, describe_failure
 from tandem_runtime.gateway.intake import Ask
-from tandem_runtime.gateway.present import Answer, Presenter, Whole, count_usage
+from tandem_runtime.gateway.present import Answer, Presenter, Whole, count_usage, likeliest
 from tandem_runtime.gateway.serving import Gateway, Reply
 from tandem_runtime.gateway.streaming import ReplyStream
 
@@ -87,8 +87,10 @@ async def _answer(gateway: Gateway, call: Call) -> Whole:
                 answers[index].add(item)
             else:
                 answers[index].finish = item.reason
-        usage = count_usage(prompt_tokens=call.prompt_tokens, answers=answers)
-        return call.presenter.whole(answers, usage, reply.report())
+        usage = count_usage(prompt_tokens=call.prompt_tokens, answers=answers, details=reply.details())
+        ask = call.ask
+        told = answers if ask.kept is None else likeliest(answers, of=ask.choices, keep=ask.kept)
+        return call.presenter.whole(told, usage, reply.report())
 
 
 class StreamedReply(Response):
@@ -142,7 +144,7 @@ def _frame(stream: ReplyStream, reply: Reply, pair: tuple[int, Emit | Finish] | 
     if isinstance(item, Emit):
         chunks = stream.emitted(index, item)
     else:
-        chunks = stream.finished(index, item.reason, reply.report())
+        chunks = stream.finished(index, item.reason, reply.report(), reply.details())
     return [sse.frame_event(json.dumps(chunk)) for chunk in chunks]
 
 

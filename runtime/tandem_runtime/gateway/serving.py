@@ -29,8 +29,8 @@ from tandem_runtime.gateway.accounts import Account, Assignment
 from tandem_runtime.gateway.failures import CLIENT_CLOSED, ModelNotServed, describe_failure
 from tandem_runtime.gateway.intake import Ask, check_fits
 from tandem_runtime.gateway.replays import ReplayJob, Replays
-from tandem_runtime.gateway.replies import SpeculationReport
-from tandem_runtime.gateway.seats import Fleet, Seat
+from tandem_runtime.gateway.replies import CompletionDetails, SpeculationReport
+from tandem_runtime.gateway.seats import Fleet, Foretold, Seat
 from tandem_runtime.gateway.shadow import Shadow, ShadowJob
 from tandem_runtime.policy import PolicyInForce
 from tandem_runtime.ports import Clock, Tokenizer
@@ -84,6 +84,10 @@ class Reply:
     def report(self) -> SpeculationReport:
         """What speculation has done so far."""
         return self._account.report(verification=self.verification, seed=self._ask.parameters.seed)
+
+    def details(self) -> CompletionDetails | None:
+        """What usage tells beyond sums: of a prediction, where the request has one."""
+        return None if self._ask.prediction is None else self._account.prediction_use()
 
     async def items(self) -> AsyncGenerator[tuple[int, Emit | Finish], None]:
         """What the choices emit, each with its index, until all have finished. The first failure is raised."""
@@ -177,6 +181,9 @@ class Gateway:
         adapters = {name for revision in weighted for name in self.fleet.targets.adapters(revision.target)}
         return (policy.served_model_name, *(f"{policy.served_model_name}:{name}" for name in sorted(adapters)))
 
+    def not_served(self, model: str) -> ModelNotServed:
+        return ModelNotServed(f"model {model!r} is not served here; {', '.join(self.models())} can be asked for")
+
     def _beliefs(self, revision: PairRevision, request: Request) -> Beliefs:
         return Beliefs(self.segments, _segment(revision, request), self.looks)
 
@@ -214,7 +221,7 @@ class Gateway:
         loaded = self.fleet.targets.adapters(revision.target)
         name = model.removeprefix(f"{policy.served_model_name}:")
         if name == model or (name not in loaded and self.fleet.targets.admitted().get(revision.target)):
-            raise ModelNotServed(f"model {model!r} is not served here; {', '.join(self.models())} can be asked for")
+            raise self.not_served(model)
         if name not in loaded:
             raise TargetLost(f"no target pod of revision {revision.name} is ready; try again")
         return loaded[name]
@@ -236,8 +243,9 @@ class Gateway:
 
     def _seat(self, reply: Reply, ask: Ask, account: Account, request_id: str) -> None:
         """Place every choice, numbered prompt by prompt; nothing has reached an engine when this raises."""
+        foretold = None if ask.prediction is None else Foretold(ask.prediction, self._end_tokens(ask))
         for index in range(ask.sessions):
-            seat = Seat(account, ask.wish, fleet=self.fleet, clock=self.clock)
+            seat = Seat(account, ask.wish, fleet=self.fleet, clock=self.clock, foretold=foretold)
             request = self._request(ask, seat, index, session=SessionId(f"{request_id}-{index}"))
             reply.choices.append(Choice(request, seat, []))
             check_fits(ask, seat.target)
@@ -251,7 +259,7 @@ class Gateway:
             parameters=replace(ask.parameters, choice=index),
             verification=seat.verification(),
             endings=Endings(min(ask.max_tokens or room, room), self._end_tokens(ask), ask.stop),
-            decode=self.tokenizer.decode,
+            decode=self.tokenizer.decode if ask.tool_use is None else self.tokenizer.decode_calls,
             target_length=seat.target.max_length,
             draft_length=seat.draft_length,
             logprobs=ask.logprobs,
