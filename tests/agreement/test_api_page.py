@@ -13,8 +13,8 @@ from tests.seams.gateway_peers import gateway_on_a_thread
 from tandem_runtime.domain.tokens import TokenId
 from tandem_runtime.domain.tool_calls import ToolFormat
 from tandem_runtime.gateway import failures, schema
+from tandem_runtime.gateway.admission import Limits
 from tandem_runtime.gateway.intake import LONGEST_PREDICTION
-from tandem_runtime.gateway.serving import Limits
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
 END = 256
@@ -53,9 +53,9 @@ def test_what_is_refused_and_what_has_no_effect_is_named() -> None:
 
 
 def test_every_failure_has_its_row() -> None:
-    rows = {int(status): named(codes) for status, codes in re.findall(r"^\| (\d+) \| ([^|]*) \|", PAGE, re.MULTILINE)}
+    rows = re.findall(r"^\| (\d+) \| ([^|]*) \|", PAGE, re.MULTILINE)
     told = {(status, code) for _, status, _, code in failures._ROWS if status != failures.CLIENT_CLOSED}
-    assert told <= {(status, code) for status, codes in rows.items() for code in codes}
+    assert told <= {(int(status), code) for status, codes in rows for code in named(codes)}
 
 
 def test_the_numbers_on_the_page_are_those_of_the_code() -> None:
@@ -63,7 +63,10 @@ def test_the_numbers_on_the_page_are_those_of_the_code() -> None:
     assert f"up to {schema.MOST_STOPS} strings" in PAGE
     assert f"or up to {schema.MOST_PROMPTS} of either" in PAGE
     assert f"At most {LONGEST_PREDICTION:,}\ntokens are read" in PAGE
-    assert f"above {Limits().body_bytes >> 20} MiB" in PAGE
+    limits = Limits()
+    assert f"above {limits.body_bytes >> 20} MiB" in PAGE
+    assert f"{limits.sessions} choices), up to {limits.waiting} requests wait for {limits.wait_seconds:.0f} s" in PAGE
+    assert f"none came free in {limits.wait_seconds:.0f} s" in PAGE
 
 
 def test_the_examples_run() -> None:

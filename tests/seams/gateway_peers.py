@@ -20,9 +20,10 @@ from tandem_runtime.domain.tool_calls import ToolFormat
 from tandem_runtime.engines.adapters import Adapters
 from tandem_runtime.engines.scripted import Script, ScriptedModel
 from tandem_runtime.engines.sessions import EngineFacts
+from tandem_runtime.gateway.admission import Limits
 from tandem_runtime.gateway.app import Api
 from tandem_runtime.gateway.keys import ApiKeys
-from tandem_runtime.gateway.serving import Books, Gateway, Limits
+from tandem_runtime.gateway.serving import Books, Gateway
 from tandem_runtime.grammar import table_grammars
 from tandem_runtime.local import LocalModel, Lookup, local_fleet, local_policy
 from tandem_runtime.policy import PolicyInForce
@@ -171,7 +172,6 @@ def gateway_on_a_thread(target: StepModel | Script, **more: Any) -> Iterator[str
 
     with ThreadPoolExecutor(1) as thread:
         serving = thread.submit(asyncio.run, serve())
-        serving.add_done_callback(lambda done: started.done() or started.set_exception(done.exception() or OSError()))
         try:
             yield started.result(timeout=30)
         finally:

@@ -63,7 +63,8 @@ def chain_logits_of(width: int) -> Any:
     return script
 
 
-OPERATIONS = [result.ok() for result in schemathesis.openapi.from_dict(described()).get_all_operations()]
+_FOUND: Any = schemathesis.openapi.from_dict(described()).get_all_operations()
+OPERATIONS: list[Any] = [result.ok() for result in _FOUND]
 KINDS = [
     *((operation, GenerationMode.POSITIVE) for operation in OPERATIONS),
     *((operation, GenerationMode.NEGATIVE) for operation in OPERATIONS if operation.method == "post"),

@@ -38,7 +38,8 @@ async def test_a_greedy_answer_is_the_same_whatever_is_predicted(
 ) -> None:
     for speculation in (always(4), SpeculationPolicy()):
         async with running_gateway(chain_logits, draft, speculation=speculation) as running:
-            asked = {"prompt": "b", "max_tokens": 16, "temperature": 0, "speculation": {"verification": verification}}
+            asked: dict[str, Any] = {"prompt": "b", "max_tokens": 16, "temperature": 0}
+            asked["speculation"] = {"verification": verification}
             for content in PREDICTIONS:
                 reply = await running.plain(**asked, **predicted(content))
                 assert reply["choices"][0]["text"] == CHAIN_16
@@ -46,7 +47,7 @@ async def test_a_greedy_answer_is_the_same_whatever_is_predicted(
 
 @pytest.mark.parametrize("draft", [None, WARM], ids=["alone", "beside a model"])
 async def test_a_sampled_answer_is_the_same_whatever_is_predicted(draft: Script | None) -> None:
-    asked = {"prompt": "a", "max_tokens": 40, "temperature": 1.0, "seed": 11, "n": 2, "logprobs": 2}
+    asked: dict[str, Any] = {"prompt": "a", "max_tokens": 40, "temperature": 1.0, "seed": 11, "n": 2, "logprobs": 2}
     async with running_gateway(WARM, draft, speculation=OFF) as running:
         plain = await running.plain(**asked)
         running.put_policy(speculation=always(5))

@@ -14,9 +14,9 @@ from tests.seams.gateway_peers import LETTERS, running_gateway, until
 from tandem_runtime.domain.errors import SettingRefused
 from tandem_runtime.domain.tokens import TokenId
 from tandem_runtime.engines.scripted import chain_logits
+from tandem_runtime.gateway.admission import Limits
 from tandem_runtime.gateway.delivery import report_failure
 from tandem_runtime.gateway.keys import ApiKeys
-from tandem_runtime.gateway.serving import Limits
 from tandem_runtime.testing import TableTokenizer, constant
 
 CHAT: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "b"}], "max_tokens": 2}
@@ -260,11 +260,12 @@ def test_a_key_file_that_is_no_text_is_refused_without_a_word_of_it(tmp_path: Pa
 
 async def test_a_full_house_says_when_to_come_back() -> None:
     never_ending = constant([0.0] * 7)
-    limits = Limits(sessions=2, retry_seconds=7)
+    limits = Limits(sessions=2, retry_seconds=7, wait_seconds=0.05)
     async with running_gateway(never_ending, limits=limits, max_length=100_000) as running:
         body = {"model": "chat", "prompt": "b", "max_tokens": 50_000}
         async with running.http.stream("POST", "/v1/completions", json={**body, "n": 2, "stream": True}) as stream:
-            await anext(stream.aiter_lines())
+            lines = stream.aiter_lines()  # kept: once it is gone the stream is closed
+            await anext(lines)
             full = await running.http.post("/v1/completions", json=body)
             never = await running.http.post("/v1/completions", json={**body, "n": 3})
         await until(lambda: running.gateway.sessions == 0)

@@ -136,7 +136,7 @@ class Api:
         def work() -> tuple[Parsed, Ask]:
             parsed = shape.model_validate(_read_json(body))
             ask = read(parsed, self._gateway.tokenizer, chance=secrets.randbits(CHANCE_BITS))
-            return parsed, replace(ask, tenant=tenant.name, weight=tenant.weight)
+            return parsed, replace(ask, tenant=tenant.name, weight=tenant.weight, quota=tenant.quota)
 
         return await asyncio.to_thread(work)
 

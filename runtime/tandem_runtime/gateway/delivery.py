@@ -48,11 +48,6 @@ class Call:
     wants_usage: bool
     session_key: str | None
 
-    @property
-    def prompt_tokens(self) -> int:
-        """Each prompt once, however many choices it has."""
-        return sum(map(len, self.ask.prompts))
-
     def served_by(self, gateway: Gateway) -> AbstractAsyncContextManager[Reply]:
         return gateway.answer(self.ask, request_id=self.id, session_key=self.session_key)
 
@@ -87,7 +82,7 @@ async def _answer(gateway: Gateway, call: Call) -> Whole:
                 answers[index].add(item)
             else:
                 answers[index].finish = item.reason
-        usage = count_usage(prompt_tokens=call.prompt_tokens, answers=answers, details=reply.details())
+        usage = count_usage(prompt_tokens=call.ask.prompt_tokens, answers=answers, details=reply.details())
         ask = call.ask
         told = answers if ask.kept is None else likeliest(answers, of=ask.choices, keep=ask.kept)
         return call.presenter.whole(told, usage, reply.report())
@@ -124,7 +119,7 @@ class StreamedReply(Response):
     async def _events(self) -> AsyncGenerator[bytes, None]:
         """The whole stream as bytes, with a comment whenever nothing was said for a while."""
         call = self._call
-        usage_of_prompt = call.prompt_tokens if call.wants_usage else None
+        usage_of_prompt = call.ask.prompt_tokens if call.wants_usage else None
         stream = ReplyStream(call.presenter, choices=call.ask.sessions, usage_of_prompt=usage_of_prompt)
         async with (
             call.served_by(self._gateway) as reply,

@@ -13,6 +13,7 @@ from tandem_runtime.domain.policy import OwnWish
 from tandem_runtime.domain.processors import refuse_unfit
 from tandem_runtime.domain.suffix import Prediction, prediction_of
 from tandem_runtime.domain.tokens import Capabilities, Grammar, Priority, SamplingParameters, TokenId
+from tandem_runtime.gateway.keys import NO_QUOTA, Quota
 from tandem_runtime.gateway.schema import ChatRequest, CompletionRequest
 from tandem_runtime.gateway.tools import FREE, Tool, ToolUse, call_grammar, refuse_bad_tools
 from tandem_runtime.grammar import refuse_bad_grammar
@@ -47,6 +48,8 @@ class Ask:
     """Whose key the request came with; empty where keys are not asked for."""
     weight: float = 1.0
     """The tenant's, among others."""
+    quota: Quota = NO_QUOTA
+    """The tenant's."""
     priority: Priority = Priority.INTERACTIVE
     prediction: Prediction | None = None
     kept: int | None = None
@@ -57,6 +60,11 @@ class Ask:
     @property
     def sessions(self) -> int:
         return len(self.prompts) * self.choices
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Each prompt once, however many choices it has."""
+        return sum(map(len, self.prompts))
 
 
 def read_chat(request: ChatRequest, tokenizer: Tokenizer, *, chance: int) -> Ask:
