@@ -119,3 +119,15 @@ async def test_the_official_client_sends_a_prediction_and_reads_its_use_streamed
     assert plain.choices[0].message.content == waited.choices[0].message.content == CHAIN_16
     assert "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices) == CHAIN_16
     assert pieces[-1].usage.completion_tokens_details == told
+
+
+async def test_a_prediction_is_tried_where_nobody_asks_for_a_k() -> None:
+    async with running_gateway(chain_logits) as running:
+        asked: dict[str, Any] = {"prompt": "b", "max_tokens": 120, "temperature": 0}
+        plain = await running.plain(**asked)
+        reply = await running.plain(**asked, **predicted(plain["choices"][0]["text"]))
+        status = (await running.http.get("/v1/speculation")).json()
+    assert reply["choices"] == plain["choices"]
+    assert details(reply["usage"])[0] > 0
+    assert {segment["drafter"] for segment in status["revisions"][0]["segments"]} == {"Prediction"}
+    assert status["revisions"][0]["drafters"] == []
