@@ -18,10 +18,11 @@ from tandem_runtime.domain.evidence import Ledger
 from tandem_runtime.domain.policy import LOOKUPS
 from tandem_runtime.domain.tokens import Capabilities
 from tandem_runtime.drafters import LookupDraft
+from tandem_runtime.gateway.admission import Limits
 from tandem_runtime.gateway.keys import ApiKeys
 from tandem_runtime.gateway.seats import Fleet, lookup_replica
 from tandem_runtime.gateway.server import Listening, Ports, serve_gateway
-from tandem_runtime.gateway.serving import Books, Gateway, Limits
+from tandem_runtime.gateway.serving import Books, Gateway
 from tandem_runtime.model_folder import tokenizer_digest_of
 from tandem_runtime.policy import PolicyInForce, follow_policy, policy_selection
 from tandem_runtime.ports import Clock, DraftEngine, Tokenizer

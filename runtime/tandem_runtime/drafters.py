@@ -15,7 +15,7 @@ from itertools import islice
 from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.blocks import root_key
 from tandem_runtime.domain.errors import DraftForgot
-from tandem_runtime.domain.suffix import EarlierOutputs, NGramText, SuffixText, Text
+from tandem_runtime.domain.suffix import EarlierOutputs, NGramText, PredictedText, Prediction, SuffixText, Text
 from tandem_runtime.domain.tokens import (
     Capabilities,
     Drafter,
@@ -68,6 +68,8 @@ class LookupDraft:
     clock: Clock
     end_tokens: frozenset[TokenId] = frozenset()
     earlier: EarlierOutputs = field(default_factory=lambda: EarlierOutputs(EARLIER_BYTES))
+    prediction: Prediction | None = None
+    """What `Drafter.PREDICTION` looks in."""
     _sessions: dict[SessionId, _Session] = field(default_factory=dict, init=False)
 
     async def capabilities(self) -> Capabilities:
@@ -107,7 +109,7 @@ class LookupDraft:
 
     async def close(self, session: SessionId) -> None:
         gone = self._sessions.pop(session, None)
-        owner = None if gone is None else _owner(gone.request)
+        owner = None if gone is None or self.drafter is not Drafter.SUFFIX else _owner(gone.request)
         if gone is None or owner is None:
             return
         for piece in _pieces(gone.output):
@@ -162,7 +164,13 @@ def _suffix_text(draft: LookupDraft, request: OpenSession) -> SuffixText:
     return SuffixText(() if owner is None else draft.earlier.of(owner))
 
 
+def _predicted_text(draft: LookupDraft, _request: OpenSession) -> PredictedText:
+    assert draft.prediction is not None, "a prediction is what this drafter is made of"
+    return PredictedText(draft.prediction)
+
+
 _TEXTS: Mapping[Drafter, Callable[[LookupDraft, OpenSession], Text]] = {
     Drafter.NGRAM: lambda _draft, _request: NGramText(),
     Drafter.SUFFIX: _suffix_text,
+    Drafter.PREDICTION: _predicted_text,
 }

@@ -38,8 +38,8 @@ from tandem_runtime.words import (
 
 if TYPE_CHECKING:  # each command imports what it needs when it is asked for
     from tandem_runtime.engines.options import AdapterOptions, EngineOptions
+    from tandem_runtime.gateway.admission import Limits
     from tandem_runtime.gateway.server import Listening
-    from tandem_runtime.gateway.serving import Limits
     from tandem_runtime.local import Lookup
     from tandem_runtime.serve import PairOptions
 
@@ -267,7 +267,8 @@ def _add_api_arguments(parser: argparse.ArgumentParser) -> None:
         "--auth-file",
         type=Path,
         metavar="PATH",
-        help="API keys, `tenant:key` or `tenant:key weight=N` per line (default: open to all)",
+        help="API keys, one `tenant:key` per line, behind it weight=N, concurrent=N, tokens_per_minute=N where wanted"
+        " (default: open to all)",
     )
     add("--max-requests", type=positive_number, default=256, help="choices in progress (default %(default)s)")
 
@@ -294,7 +295,7 @@ def _run_gateway(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def _limits(arguments: argparse.Namespace) -> "Limits":
-    from tandem_runtime.gateway.serving import Limits  # noqa: PLC0415  # only for who serves
+    from tandem_runtime.gateway.admission import Limits  # noqa: PLC0415  # only for who serves
 
     return Limits(sessions=arguments.max_requests)
 

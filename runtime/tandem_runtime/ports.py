@@ -3,7 +3,7 @@
 Refuses to know who implements them: scripted or torch engines, in this process or behind gRPC.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -29,6 +29,7 @@ from tandem_runtime.domain.tokens import (
     Verdict,
     VerifyRound,
 )
+from tandem_runtime.domain.tool_calls import ToolFormat
 
 Logits = npt.NDArray[np.floating]
 
@@ -206,12 +207,27 @@ class Tokenizer(Protocol):
         """The ways in which `text` may stand within another: as it is, and behind a space. No special tokens."""
         ...
 
-    def encode_chat(self, messages: Sequence[dict[str, object]]) -> tuple[TokenId, ...]:
+    def continuation(self, text: str) -> tuple[TokenId, ...]:
+        """`text` as it stands behind another: as it is, and no special tokens."""
+        ...
+
+    @property
+    def tool_format(self) -> ToolFormat | None:
+        """How the model writes calls of tools; None: its template takes no tools, or it writes them in no known way."""
+        ...
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, object]], tools: Sequence[Mapping[str, object]] = ()
+    ) -> tuple[TokenId, ...]:
         """Through the model's chat template, ready for the assistant's turn. Raises BadRequest if there is none."""
         ...
 
     def decode(self, ids: Sequence[TokenId]) -> str:
         """Bytes of all ids joined; an incomplete code point at the end shows as U+FFFD."""
+        ...
+
+    def decode_calls(self, ids: Sequence[TokenId]) -> str:
+        """Likewise, and what opens calls of tools is text, also where it is a special token."""
         ...
 
 

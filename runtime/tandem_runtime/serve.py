@@ -15,9 +15,10 @@ from tandem_runtime.domain.policy import ControlPolicy, ExactnessPolicy, Specula
 from tandem_runtime.domain.tokens import Drafter
 from tandem_runtime.engines.options import EngineOptions
 from tandem_runtime.engines.scripted import SCHEME
+from tandem_runtime.gateway.admission import Limits
 from tandem_runtime.gateway.keys import ApiKeys
 from tandem_runtime.gateway.server import Listening, Ports, serve_gateway
-from tandem_runtime.gateway.serving import Books, Gateway, Limits
+from tandem_runtime.gateway.serving import Books, Gateway
 from tandem_runtime.local import LocalModel, Lookup, adapter_desk, local_fleet, local_policy
 from tandem_runtime.policy import PolicyInForce
 from tandem_runtime.ports import Clock

@@ -3,10 +3,12 @@
 Refuses to stand for engines and transports: those are real everywhere.
 """
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 
 from tandem_runtime.domain.errors import BadRequest
 from tandem_runtime.domain.tokens import SamplingDefaults, TokenId
+from tandem_runtime.domain.tool_calls import ToolFormat
 
 Script = Callable[[tuple[TokenId, ...]], list[float]]
 PREFERRED_LOGIT = 20.0
@@ -16,9 +18,16 @@ PREFERRED_LOGIT = 20.0
 class TableTokenizer:
     """The Tokenizer port over a table of bytes: token i stands for `table[i]`. Encodes by the longest match."""
 
-    def __init__(self, table: Sequence[bytes], *, end_tokens: frozenset[TokenId] = frozenset()) -> None:
+    def __init__(
+        self,
+        table: Sequence[bytes],
+        *,
+        end_tokens: frozenset[TokenId] = frozenset(),
+        tool_format: ToolFormat | None = None,
+    ) -> None:
         self._table = tuple(table)
         self._end_tokens = end_tokens
+        self._tool_format = tool_format
 
     @property
     def end_tokens(self) -> frozenset[TokenId]:
@@ -29,26 +38,40 @@ class TableTokenizer:
         return SamplingDefaults()
 
     def encode(self, text: str) -> tuple[TokenId, ...]:
-        rest, ids = text.encode(), []
-        while rest:
-            fits = [token for token, piece in enumerate(self._table) if piece and rest.startswith(piece)]
+        letters, at, ids = text.encode(), 0, []
+        while at < len(letters):
+            fits = [token for token, piece in enumerate(self._table) if piece and letters.startswith(piece, at)]
             if not fits:
-                raise BadRequest(f"no token begins with {rest[:1]!r}", parameter="prompt")
+                raise BadRequest(f"no token begins with {letters[at : at + 1]!r}", parameter="prompt")
             longest = max(fits, key=lambda token: len(self._table[token]))
             ids.append(longest)
-            rest = rest[len(self._table[longest]) :]
+            at += len(self._table[longest])
         return tuple(ids)
 
     def spellings(self, text: str) -> tuple[tuple[TokenId, ...], ...]:
         """One: a table's letters stand for themselves."""
         return (self.encode(text),)
 
-    def encode_chat(self, messages: Sequence[dict[str, object]]) -> tuple[TokenId, ...]:
-        """The contents one after another, without marks."""
-        return self.encode("".join(str(message["content"]) for message in messages))
+    def continuation(self, text: str) -> tuple[TokenId, ...]:
+        return self.encode(text)
+
+    @property
+    def tool_format(self) -> ToolFormat | None:
+        return self._tool_format
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, object]], tools: Sequence[Mapping[str, object]] = ()
+    ) -> tuple[TokenId, ...]:
+        """The tools as JSON, then the contents one after another, without marks."""
+        named = json.dumps(list(tools)) if tools else ""
+        return self.encode(named + "".join(str(message["content"]) for message in messages))
 
     def decode(self, ids: Sequence[TokenId]) -> str:
         return b"".join(self._table[token] for token in ids).decode(errors="replace")
+
+    def decode_calls(self, ids: Sequence[TokenId]) -> str:
+        """A table has no special tokens."""
+        return self.decode(ids)
 
 
 def reciting(tokens: Sequence[TokenId], *, width: int, prompt_tokens: int = 1) -> Script:

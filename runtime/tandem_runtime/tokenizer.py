@@ -12,10 +12,11 @@ day, and a template that tests for it does without. `tojson` leaves signs of HTM
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from jinja2 import Template, TemplateError, nodes
+from jinja2 import Template, TemplateError, meta, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -23,6 +24,7 @@ from tokenizers import Tokenizer as TokenizerModel
 
 from tandem_runtime.domain.errors import BadRequest, ModelRefused
 from tandem_runtime.domain.tokens import SamplingDefaults, TokenId
+from tandem_runtime.domain.tool_calls import FORMS, ToolFormat
 from tandem_runtime.model_folder import read_object, read_text
 
 
@@ -34,7 +36,11 @@ class FolderTokenizer:
         self._settings = _settings(folder / "tokenizer_config.json")
         self._end_tokens = _end_tokens(folder)
         self._defaults = _defaults(folder / "generation_config.json")
-        self._template = _compile_template(folder, self._settings)
+        self._template = _compile_template(folder, self._settings, name="default")
+        self._tool_template = _compile_template(folder, self._settings, name="tool_use")
+        self._tool_format = None if self._tool_template is None else self._tool_template.tool_format
+        opening = "" if self._tool_format is None else FORMS[self._tool_format].opening
+        self._opening: tuple[str, TokenId | None] = opening, self._model.token_to_id(opening)
 
     @property
     def end_tokens(self) -> frozenset[TokenId]:
@@ -60,17 +66,31 @@ class FolderTokenizer:
         ways = (self._ids(way, add_special_tokens=False) for way in (bare, f" {bare}"))
         return tuple(dict.fromkeys(way for way in ways if way))
 
-    def encode_chat(self, messages: Sequence[dict[str, object]]) -> tuple[TokenId, ...]:
+    def continuation(self, text: str) -> tuple[TokenId, ...]:
+        return self._ids(text, add_special_tokens=False)
+
+    @property
+    def tool_format(self) -> ToolFormat | None:
+        """As the chat template shows it."""
+        return self._tool_format
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, object]], tools: Sequence[Mapping[str, object]] = ()
+    ) -> tuple[TokenId, ...]:
         """The template writes its own special tokens, so none are added."""
-        if self._template is None:
+        template = self._tool_template if tools else self._template
+        if template is None:
             raise BadRequest(
                 "this model has no chat template; use /v1/completions, or serve it with a `chat_template` in"
                 " tokenizer_config.json",
                 parameter="messages",
             )
         try:
-            text = self._template.render(
-                messages=list(messages), add_generation_prompt=True, **_special_tokens(self._settings)
+            text = template.program.render(
+                messages=list(messages),
+                tools=list(tools) or None,
+                add_generation_prompt=True,
+                **_special_tokens(self._settings),
             )
         except TemplateError as error:
             raise BadRequest(
@@ -85,6 +105,13 @@ class FolderTokenizer:
 
     def decode(self, ids: Sequence[TokenId]) -> str:
         return str(self._model.decode(list(ids), skip_special_tokens=True))
+
+    def decode_calls(self, ids: Sequence[TokenId]) -> str:
+        text, token = self._opening
+        if token is None or token not in ids or text in self.decode((token,)):
+            return self.decode(ids)
+        at = list(ids).index(token)
+        return self.decode(ids[:at]) + text + self.decode_calls(ids[at + 1 :])
 
 
 def _read_model(path: Path) -> TokenizerModel:
@@ -148,21 +175,38 @@ def _advised(path: Path, settings: Mapping[str, object], name: str, *, absent: f
     return float(value)
 
 
-def _template_source(folder: Path, settings: Mapping[str, object]) -> str | None:
-    """A file of its own goes before the settings, and among several the one named default is taken."""
+@dataclass(frozen=True, slots=True)
+class _ChatTemplate:
+    """A template, and how the model that it is for writes calls of tools."""
+
+    program: Template
+    tool_format: ToolFormat | None
+
+
+def _tool_format(source: str, *, takes_tools: bool) -> ToolFormat | None:
+    """By what a template shows the model, or writes where it repeats earlier calls. Some forms have calls that are no
+    JSON behind marks like those of others."""
+    if not takes_tools or any(other in source for other in ("<function=", "<arg_key>", "[ARGS]")):
+        return None
+    if FORMS[ToolFormat.MISTRAL].opening in source:
+        return ToolFormat.MISTRAL
+    if FORMS[ToolFormat.HERMES].opening in source:
+        return ToolFormat.HERMES
+    return ToolFormat.LLAMA if '"parameters":' in source else None
+
+
+def _template_source(folder: Path, settings: Mapping[str, object], name: str) -> str | None:
+    """A file of its own goes before the settings. Among several the one of that name is taken, else the default."""
     beside, source = folder / "chat_template.jinja", settings.get("chat_template")
     if beside.is_file():
         return read_text(beside)
     if isinstance(source, list):
-        source = next((each.get("template") for each in source if _is_default(each)), source)
+        named = {each["name"]: each.get("template") for each in source if isinstance(each, dict) and "name" in each}
+        source = named.get(name, named.get("default", source))
     if source is not None and not isinstance(source, str):
         what = "chat_template must be a text, or a list in which one named default has it as template"
         raise ModelRefused(f"{folder / 'tokenizer_config.json'}: {what}")
     return source
-
-
-def _is_default(template: object) -> bool:
-    return isinstance(template, dict) and template.get("name") == "default"
 
 
 class _Generation(Extension):
@@ -179,8 +223,8 @@ def _to_json(value: object, ensure_ascii: bool = False, indent: int | None = Non
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
 
 
-def _compile_template(folder: Path, settings: Mapping[str, object]) -> Template | None:
-    source = _template_source(folder, settings)
+def _compile_template(folder: Path, settings: Mapping[str, object], *, name: str) -> _ChatTemplate | None:
+    source = _template_source(folder, settings, name)
     if source is None:
         return None
     environment = ImmutableSandboxedEnvironment(
@@ -192,7 +236,8 @@ def _compile_template(folder: Path, settings: Mapping[str, object]) -> Template 
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     try:
-        return environment.from_string(source)
+        takes_tools = "tools" in meta.find_undeclared_variables(environment.parse(source))
+        return _ChatTemplate(environment.from_string(source), _tool_format(source, takes_tools=takes_tools))
     except TemplateError as error:
         raise ModelRefused(f"the chat template of {folder} does not compile: {error}") from error
 

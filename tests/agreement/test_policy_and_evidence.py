@@ -10,7 +10,7 @@ from tandem_operator.domain.samples import Arm, Document, Replayed, quantile
 from tandem_operator.domain.spec import DraftMethod
 from tandem_operator.domain.webhook import annotation, read_webhook
 from tandem_runtime.domain import evidence as gateway
-from tandem_runtime.domain.policy import RevisionName, RoleHash, parse_policy
+from tandem_runtime.domain.policy import LOOKUPS, RevisionName, RoleHash, parse_policy
 from tandem_runtime.domain.replay import Result
 from tandem_runtime.domain.tokens import Drafter, Round
 
@@ -40,7 +40,7 @@ def test_gateways_look_up_what_the_resource_names() -> None:
         document = world.policy()
         assert document is not None
         assert {revision.drafters for revision in parse_policy(json.dumps(document)).revisions} == {lookups}
-    assert {method.value for method in DraftMethod} - {"None"} == {drafter.value for drafter in Drafter}
+    assert {method.value for method in DraftMethod} - {"None"} == {"Model", *(drafter.value for drafter in LOOKUPS)}
 
 
 def test_the_operator_reads_what_a_gateway_counts() -> None:

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from tandem_runtime.domain.commands import Emit
 from tandem_runtime.domain.tokens import FinishReason, TokenLogprob
 from tandem_runtime.gateway import sse
-from tandem_runtime.gateway.present import Answer, ChatPresenter, Chunk, Head, Presenter, TextPresenter, count_usage
+from tandem_runtime.gateway.present import (
+    Answer,
+    ChatPresenter,
+    Chunk,
+    Head,
+    Presenter,
+    TextPresenter,
+    count_usage,
+    likeliest,
+)
 from tandem_runtime.gateway.replies import SpeculationReport
 from tandem_runtime.gateway.streaming import ReplyStream
 
@@ -157,3 +166,11 @@ def read_events(stream: bytes) -> list[str]:
             data.append(value.removeprefix(" "))
         line = b""
     return events
+
+
+def test_the_likeliest_by_token_are_kept_of_every_prompt() -> None:
+    def answer(text: str, *logprobs: float) -> Answer:
+        return Answer(text, logprobs=[TokenLogprob(each) for each in logprobs])
+
+    answers = [answer("a", -2.0), answer("b", -0.5, -0.5, -0.5), answer("c", -1.0), *([answer("d", -1.0)] * 3)]
+    assert [kept.text for kept in likeliest(answers, of=3, keep=2)] == ["b", "c", "d", "d"]

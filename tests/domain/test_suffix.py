@@ -14,9 +14,11 @@ from tandem_runtime.domain.suffix import (
     Calibration,
     EarlierOutputs,
     NGramText,
+    PredictedText,
     Step,
     SuffixAutomaton,
     SuffixText,
+    prediction_of,
 )
 from tandem_runtime.domain.tokens import TokenId
 
@@ -250,3 +252,40 @@ def test_the_memory_that_it_takes_is_about_what_it_says(text: list[TokenId]) -> 
     taken = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert 0.7 * taken < automaton.size_bytes < 1.6 * taken
+
+
+def test_a_prediction_is_followed_from_its_beginning() -> None:
+    reader = PredictedText(prediction_of(range(50, 90)))
+    reader.read((1, 2, 3))
+    first = reader.guess(4)
+    assert first.ids == (50, 51, 52, 53)
+    reader.hear(range(50, 60))
+    later = reader.guess(4)
+    assert later.ids == (60, 61, 62, 63)
+    assert all(known > hoped for known, hoped in zip(later.survivals, first.survivals, strict=True))
+
+
+def test_a_prediction_that_was_left_is_found_again() -> None:
+    reader = PredictedText(prediction_of(range(50, 90)))
+    reader.hear((50, 51, 7, 8, 9))
+    assert reader.guess(4).ids == ()
+    reader.hear((70, 71))
+    assert reader.guess(2).ids == (72, 73)
+
+
+def test_sessions_of_one_prediction_do_not_disturb_each_other() -> None:
+    prediction = prediction_of(range(50, 90))
+    one, other = PredictedText(prediction), PredictedText(prediction)
+    one.hear((60, 61, 62))
+    assert (one.guess(2).ids, other.guess(2).ids) == ((63, 64), (50, 51))
+
+
+@given(predicted=TEXTS, output=TEXTS, k=st.integers(0, 12))
+def test_a_guess_is_a_piece_of_the_prediction(predicted: list[TokenId], output: list[TokenId], k: int) -> None:
+    reader = PredictedText(prediction_of(predicted))
+    reader.hear(output)
+    guess = reader.guess(k).ids
+    assert len(guess) <= k
+    assert any(predicted[at : at + len(guess)] == list(guess) for at in range(len(predicted) + 1))
+    if output == predicted[: len(output)] and len(output) < len(predicted) and k:
+        assert guess[:1] == (predicted[len(output)],)

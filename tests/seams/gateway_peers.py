@@ -3,9 +3,11 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import httpx
@@ -15,12 +17,14 @@ from tandem_runtime.domain.evidence import Ledger, StratumFields
 from tandem_runtime.domain.patience import LONGEST_WAIT_SECONDS, Patience
 from tandem_runtime.domain.policy import ControlPolicy, ExactnessPolicy, Policy, SpeculationMode, SpeculationPolicy
 from tandem_runtime.domain.tokens import Drafter, Incarnation, TokenId
+from tandem_runtime.domain.tool_calls import ToolFormat
 from tandem_runtime.engines.adapters import Adapters
 from tandem_runtime.engines.scripted import Script, ScriptedModel
 from tandem_runtime.engines.sessions import EngineFacts
+from tandem_runtime.gateway.admission import Limits
 from tandem_runtime.gateway.app import Api
 from tandem_runtime.gateway.keys import ApiKeys
-from tandem_runtime.gateway.serving import Books, Gateway, Limits
+from tandem_runtime.gateway.serving import Books, Gateway
 from tandem_runtime.grammar import table_grammars
 from tandem_runtime.local import LocalModel, Lookup, local_fleet, local_policy
 from tandem_runtime.policy import PolicyInForce
@@ -131,6 +135,7 @@ async def running_gateway(
     max_length: int = 256,
     draft_length: int = 256,
     adapters: Adapters | None = None,
+    tool_format: ToolFormat | None = None,
 ) -> AsyncIterator[Running]:
     clock = ShiftedClock()
     model = local(target, "target", end_tokens=end_tokens, max_length=max_length, table=table, adapters=adapters)
@@ -143,7 +148,7 @@ async def running_gateway(
         for replica in fleet.drafts:
             replica.patience = Unhurried()
         gateway = Gateway(
-            tokenizer=TableTokenizer(table, end_tokens=frozenset(end_tokens)),
+            tokenizer=TableTokenizer(table, end_tokens=frozenset(end_tokens), tool_format=tool_format),
             in_force=PolicyInForce(
                 local_policy(
                     "chat",
@@ -162,6 +167,28 @@ async def running_gateway(
             url = f"http://127.0.0.1:{port}"
             async with httpx.AsyncClient(base_url=url, timeout=30) as http:
                 yield Running(url, gateway, http, clock)
+
+
+@contextmanager
+def gateway_on_a_thread(target: StepModel | Script, **more: Any) -> Iterator[str]:
+    """The address of a gateway that runs on a loop of its own, for clients that wait for their answers."""
+    ending: list[Callable[[], object]] = []
+    started: Future[str] = Future()
+
+    async def serve() -> None:
+        end = asyncio.Event()
+        ending.append(partial(asyncio.get_running_loop().call_soon_threadsafe, end.set))
+        async with running_gateway(target, **more) as running:
+            started.set_result(running.url)
+            await end.wait()
+
+    with ThreadPoolExecutor(1) as thread:
+        serving = thread.submit(asyncio.run, serve())
+        try:
+            yield started.result(timeout=30)
+        finally:
+            ending[0]()
+        serving.result(timeout=30)
 
 
 async def until(condition: Callable[[], bool], *, seconds: float = 30.0) -> None:

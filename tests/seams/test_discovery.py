@@ -23,9 +23,10 @@ from tandem_runtime.domain.tokens import TokenId
 from tandem_runtime.engines.draft_loop import BatchedDraft
 from tandem_runtime.engines.scripted import chain_logits
 from tandem_runtime.engines.target_loop import BatchedTarget
+from tandem_runtime.gateway.admission import Limits
 from tandem_runtime.gateway.app import Api
 from tandem_runtime.gateway.seats import Fleet
-from tandem_runtime.gateway.serving import Books, Gateway, Limits
+from tandem_runtime.gateway.serving import Books, Gateway
 from tandem_runtime.policy import PolicyInForce
 from tandem_runtime.replicas import Pool
 from tandem_runtime.telemetry import Metrics

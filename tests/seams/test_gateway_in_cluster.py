@@ -17,8 +17,8 @@ from tandem_runtime.engines.draft_loop import BatchedDraft
 from tandem_runtime.engines.scripted import ScriptedModel, chain_logits
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
+from tandem_runtime.gateway.admission import Limits
 from tandem_runtime.gateway.server import Listening, Ports
-from tandem_runtime.gateway.serving import Limits
 from tandem_runtime.model_folder import tokenizer_digest_of
 from tandem_runtime.wire.roles import DraftRole, TargetRole
 from tandem_runtime.wire.server import EngineServer

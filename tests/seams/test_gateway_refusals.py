@@ -14,9 +14,9 @@ from tests.seams.gateway_peers import LETTERS, running_gateway, until
 from tandem_runtime.domain.errors import SettingRefused
 from tandem_runtime.domain.tokens import TokenId
 from tandem_runtime.engines.scripted import chain_logits
+from tandem_runtime.gateway.admission import Limits
 from tandem_runtime.gateway.delivery import report_failure
 from tandem_runtime.gateway.keys import ApiKeys
-from tandem_runtime.gateway.serving import Limits
 from tandem_runtime.testing import TableTokenizer, constant
 
 CHAT: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "b"}], "max_tokens": 2}
@@ -53,9 +53,12 @@ BAD_BODIES: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     (TEXT, {"prompt": ["b", 1]}, "prompt", ""),
     (TEXT, {"prompt": None}, "prompt", ""),
     (TEXT, {"model": None}, "model", ""),
-    (TEXT, {"echo": True}, "echo", "leave it out"),
+    (TEXT, {"echo": True, "logprobs": 0}, "echo", "logprobs"),
+    (TEXT, {"echo": "yes"}, "echo", "yes"),
     (TEXT, {"suffix": "end"}, "suffix", "leave it out"),
-    (TEXT, {"best_of": 3}, "best_of", "leave it out"),
+    (TEXT, {"best_of": 1, "n": 2}, "best_of", "below n"),
+    (TEXT, {"best_of": 17}, "best_of", "17"),
+    (CHAT, {"best_of": 2}, "best_of", "leave it out"),
     (TEXT, {"presence_penalty": 2.5}, "presence_penalty", "2.5"),
     (TEXT, {"frequency_penalty": "much"}, "frequency_penalty", "much"),
     (TEXT, {"repetition_penalty": 0}, "repetition_penalty", "0"),
@@ -82,14 +85,26 @@ BAD_BODIES: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     (TEXT, {"speculation": {"minDraftTokens": 4, "maxDraftTokens": 2}}, "speculation", "minDraftTokens"),
     (TEXT, {"speculation": {"verification": "Lossy"}}, "speculation.verification", "Lossy"),
     (TEXT, {"speculation": {"k": 3}}, "speculation.k", "leave it out"),
+    (TEXT, {"prediction": "b"}, "prediction", ""),
+    (TEXT, {"prediction": {"type": "content"}}, "prediction.content", ""),
+    (TEXT, {"prediction": {"type": "text", "content": "b"}}, "prediction.type", "text"),
+    (TEXT, {"prediction": {"type": "content", "content": 7}}, "prediction.content", "7"),
+    (TEXT, {"prediction": {"type": "content", "content": [{"type": "image_url"}]}}, "prediction.content", "text"),
+    (TEXT, {"prediction": {"type": "content", "content": "xyz"}}, "prediction.content", "no token"),
+    (TEXT, {"prediction": {"type": "content", "content": "a" * 16_385}}, "prediction.content", "16385 tokens"),
     (CHAT, {"messages": []}, "messages", ""),
     (CHAT, {"messages": "b"}, "messages", ""),
     (CHAT, {"messages": [{"role": "robot", "content": "b"}]}, "messages[0].role", "robot"),
-    (CHAT, {"messages": [{"role": "tool", "content": "b"}]}, "messages[0].role", "tool"),
+    (CHAT, {"messages": [{"role": "tool", "content": "b"}]}, "messages[0]", "tool_call_id"),
+    (CHAT, {"messages": [{"role": "user", "content": "b", "tool_call_id": "1"}]}, "messages[0]", "tool_call_id"),
+    (CHAT, {"messages": [{"role": "tool", "content": "b", "tool_call_id": "1"}]}, "messages[0]", "takes no tools"),
+    (CHAT, {"messages": [{"role": "user", "content": "b", "refusal": "no"}]}, "messages[0].refusal", "leave it out"),
     (CHAT, {"messages": [{"role": "user"}]}, "messages[0].content", ""),
-    (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0]", "text"),
-    (CHAT, {"tools": [{"type": "function"}]}, "tools", "leave it out"),
-    (CHAT, {"tool_choice": "required"}, "tool_choice", "leave it out"),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content", "text"),
+    (CHAT, {"tools": [{"type": "function"}]}, "tools[0].function", ""),
+    (CHAT, {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "takes no tools"),
+    (CHAT, {"tool_choice": "required"}, "tool_choice", "give some"),
+    (TEXT, {"tools": [{"type": "function"}]}, "tools", "leave it out"),
     (CHAT, {"response_format": {"type": "json"}}, "response_format.type", "json"),
     (CHAT, {"response_format": {"type": "json_schema"}}, "response_format", "json_schema"),
     (CHAT, {"response_format": {"type": "json_object"}}, "response_format", "names none"),
@@ -246,11 +261,12 @@ def test_a_key_file_that_is_no_text_is_refused_without_a_word_of_it(tmp_path: Pa
 
 async def test_a_full_house_says_when_to_come_back() -> None:
     never_ending = constant([0.0] * 7)
-    limits = Limits(sessions=2, retry_seconds=7)
+    limits = Limits(sessions=2, retry_seconds=7, wait_seconds=0.05)
     async with running_gateway(never_ending, limits=limits, max_length=100_000) as running:
         body = {"model": "chat", "prompt": "b", "max_tokens": 50_000}
         async with running.http.stream("POST", "/v1/completions", json={**body, "n": 2, "stream": True}) as stream:
-            await anext(stream.aiter_lines())
+            lines = stream.aiter_lines()  # kept: once it is gone the stream is closed
+            await anext(lines)
             full = await running.http.post("/v1/completions", json=body)
             never = await running.http.post("/v1/completions", json={**body, "n": 3})
         await until(lambda: running.gateway.sessions == 0)

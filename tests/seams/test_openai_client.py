@@ -267,3 +267,55 @@ async def test_the_synchronous_client_of_a_thread_works_too() -> None:
                 return reply.choices[0].text
 
         assert await asyncio.to_thread(ask) == "fdb"
+
+
+@pytest.mark.parametrize("speculation", [OFF, always(4)], ids=["off", "4"])
+async def test_the_best_of_several_answers_are_those_of_the_greatest_logprobs(speculation: SpeculationPolicy) -> None:
+    warm = constant([0.0, 1.0, 2.0, 0.5, 0.0, 0.0, 0.0])
+    asked: dict[str, Any] = {"prompt": ["a", "b"], "max_tokens": 8, "seed": 5}
+    async with running_gateway(warm, warm, speculation=speculation) as running:
+        all_of_them = await running.plain(**asked, n=4, logprobs=0)
+        best = await running.plain(**asked, n=2, best_of=4)
+    ranked = []
+    for start in (0, 4):
+        group = all_of_them["choices"][start : start + 4]
+        group.sort(key=lambda choice: -sum(choice["logprobs"]["token_logprobs"]) / 8)
+        ranked += [choice["text"] for choice in group[:2]]
+    assert [(choice["index"], choice["text"]) for choice in best["choices"]] == list(enumerate(ranked))
+    assert all(choice["logprobs"] is None for choice in best["choices"])
+    assert best["usage"] == all_of_them["usage"]
+
+
+async def test_the_best_of_several_is_not_streamed() -> None:
+    async with running_gateway(chain_logits) as running, client_of(running) as client:
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.completions.create(model="chat", prompt="b", best_of=2, stream=True)
+        assert refused.value.param == "best_of"
+        pieces = [
+            piece
+            async for piece in await client.completions.create(model="chat", prompt="b", n=2, best_of=2, stream=True)
+        ]
+    assert {piece.choices[0].index for piece in pieces} == {0, 1}
+
+
+async def test_an_echo_stands_before_the_text_streamed_and_plain() -> None:
+    async with running_gateway(chain_logits) as running, client_of(running) as client:
+        asked = {"model": "chat", "max_tokens": 3, "temperature": 0, "echo": True}
+        texts = await client.completions.create(**asked, prompt=["b", "cab"], n=2)
+        ids = await client.completions.create(**asked, prompt=[2, 0, 1])
+        pieces = [piece async for piece in await client.completions.create(**asked, prompt="b", stream=True)]
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.completions.create(**asked, prompt=[1, 99])
+    assert [choice.text for choice in texts.choices] == ["bfdb"] * 2 + [ids.choices[0].text] * 2
+    assert ids.choices[0].text.startswith("cab")
+    assert pieces[0].choices[0].text == "b"
+    assert "".join(piece.choices[0].text for piece in pieces) == "bfdb"
+    assert texts.usage.completion_tokens == 12
+    assert refused.value.param == "prompt"
+
+
+async def test_a_model_is_found_by_its_name() -> None:
+    async with running_gateway(chain_logits) as running, client_of(running) as client:
+        assert (await client.models.retrieve("chat")).id == "chat"
+        with pytest.raises(openai.NotFoundError):
+            await client.models.retrieve("other")

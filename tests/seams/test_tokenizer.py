@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 from tests.seams.tokenizer_folders import CHAT_TEMPLATE, byte_level_folder
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from tandem_runtime.domain.errors import BadRequest, ModelRefused
 from tandem_runtime.domain.stopping import Detokenizer
 from tandem_runtime.domain.tokens import SamplingDefaults
+from tandem_runtime.domain.tool_calls import ToolFormat
 from tandem_runtime.tokenizer import FolderTokenizer
 
 MESSAGES: list[dict[str, object]] = [
@@ -209,3 +211,77 @@ def test_other_threads_go_on_while_a_long_text_is_read(tmp_path: Path) -> None:
         turns += 1
     reading.join()
     assert turns > 20
+
+
+QWEN_LIKE = """{% if tools %}<|system|>{% for tool in tools %}
+{{ tool | tojson }}{% endfor %} Answer by <tool_call>{"name": <name>, "arguments": <object>}</tool_call>{% endif %}
+{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% for call in m.tool_calls or [] %}
+<tool_call>{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}</tool_call>
+{% endfor %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
+TOOLS: list[dict[str, object]] = [
+    {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+]
+
+
+def test_tools_and_calls_are_told_to_a_model_as_by_transformers(tmp_path: Path) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": {"at": "the fox"}}}
+    messages: list[dict[str, object]] = [
+        *MESSAGES,
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "a dog", "tool_call_id": "1"},
+    ]
+    byte_level_folder(tmp_path, settings={"chat_template": QWEN_LIKE})
+    theirs: Any = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"), chat_template=QWEN_LIKE)  # type: ignore[no-untyped-call]
+    ours = FolderTokenizer(tmp_path)
+    for tools in (TOOLS, []):
+        expected = theirs.apply_chat_template(
+            messages, tools=tools or None, add_generation_prompt=True, return_dict=False
+        )
+        assert list(ours.encode_chat(messages, tools)) == expected
+
+
+@pytest.mark.parametrize(
+    ("template", "format"),
+    [
+        (QWEN_LIKE, ToolFormat.HERMES),
+        ('{{ tools }}Say {"name": name, "parameters": arguments}. {{ messages }}', ToolFormat.LLAMA),
+        ("{% if tools is defined %}[AVAILABLE_TOOLS]{{ tools }}{% endif %}[TOOL_CALLS]", ToolFormat.MISTRAL),
+        ("{{ tools }}[TOOL_CALLS]name[ARGS]{}", None),
+        ("{{ tools }}<tool_call><function=name><parameter=a>1</parameter></function></tool_call>", None),
+        ("{{ tools }}call them as you like", None),
+        ("<tool_call>{{ messages }}", None),
+        (None, None),
+    ],
+)
+def test_how_a_model_writes_calls_is_read_from_its_template(
+    tmp_path: Path, template: str | None, format: ToolFormat | None
+) -> None:
+    assert FolderTokenizer(byte_level_folder(tmp_path, settings={"chat_template": template})).tool_format is format
+
+
+def test_the_template_for_tools_is_taken_where_there_are_some(tmp_path: Path) -> None:
+    several = [
+        {"name": "tool_use", "template": "dog{{ tools[0].type }}[TOOL_CALLS]"},
+        {"name": "default", "template": "fox"},
+    ]
+    tokenizer = FolderTokenizer(byte_level_folder(tmp_path, settings={"chat_template": several}))
+    assert tokenizer.tool_format is ToolFormat.MISTRAL
+    assert tokenizer.decode(tokenizer.encode_chat(MESSAGES)) == "fox"
+    assert tokenizer.decode(tokenizer.encode_chat(MESSAGES, TOOLS)) == "dogfunction[TOOL_CALLS]"
+
+
+def test_what_opens_a_call_is_text_also_where_it_is_a_special_token(tmp_path: Path) -> None:
+    byte_level_folder(tmp_path, settings={"chat_template": "{{ tools }}[TOOL_CALLS]"})
+    model = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    model.add_special_tokens(["[TOOL_CALLS]"])
+    model.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = FolderTokenizer(tmp_path)
+    ids = (*tokenizer.encode("the fox"), *tokenizer.continuation("[TOOL_CALLS] [a dog[TOOL_CALLS]"), 1)
+    assert tokenizer.decode(ids) == "the fox [a dog"
+    assert tokenizer.decode_calls(ids) == "the fox[TOOL_CALLS] [a dog[TOOL_CALLS]"
+    assert tokenizer.decode_calls(ids[:3]) == tokenizer.decode(ids[:3])
+
+
+def test_a_continuation_has_no_special_tokens_of_its_own(tmp_path: Path) -> None:
+    tokenizer = FolderTokenizer(byte_level_folder(tmp_path))
+    assert tokenizer.encode("the fox") == (0, *tokenizer.continuation("the fox"))

@@ -290,6 +290,8 @@ class OwnWish:
     min_draft_tokens: int | None = None
     max_draft_tokens: int | None = None
     verification: Verification | None = None
+    predicts: bool = False
+    """It brings a prediction of its output, which may propose beside the revision's drafters."""
 
     @property
     def steers(self) -> bool:

@@ -15,6 +15,9 @@ knows its likeliest follower, the latest of equals: all states of the chain chan
 A guess goes on while enough of it will survive. How often the likeliest follower of a match is right is learnt from the
 output itself, token by token, whether it was proposed or not, by the length of the match and the follower's share. Each
 text that is looked in is judged by itself, and the one whose next token is likeliest to be right is followed.
+
+**Predictions.** A request may say what its output will be like. Its beginning is a match of the output's beginning, of
+length 1 before anything was said; where the output leaves the prediction, it is found again by the longest match.
 """
 
 from array import array
@@ -163,6 +166,11 @@ class SuffixAutomaton:
         state = max(self._links[self._last], ROOT)
         return Place(state, self._lengths[state])
 
+    @property
+    def whole(self) -> Place:
+        """The text itself as a match, behind which stands what will be appended."""
+        return Place(self._last, self._lengths[self._last])
+
     def separate(self) -> None:
         """What follows is another text: no match reaches across."""
         self._separators += 1
@@ -192,12 +200,15 @@ class SuffixAutomaton:
             length = self._lengths[state]
         return Place(child, length + 1)
 
-    def ahead(self, place: Place) -> Iterator[Step]:
-        """What most often followed, token by token, for as long as one asks; ends where nothing ever followed."""
+    def ahead(self, place: Place, *, beyond: bool = True) -> Iterator[Step]:
+        """What most often followed, token by token, for as long as one asks; ends where nothing ever followed. At the
+        end of a text it goes on from a shorter match, if `beyond`."""
         state, length = place
         while state != ROOT:
             token = self._likeliest[state]
-            if token < 0:  # the end of a text: go on from a shorter match
+            if token < 0 and not beyond:
+                return
+            if token < 0:
                 state = self._links[state]
                 length = self._lengths[state]
                 continue
@@ -292,14 +303,34 @@ class _Source:
     text: SuffixAutomaton
     place: Place = field(default=Place(ROOT, 0))
     calibration: Calibration = field(default_factory=Calibration)
+    beyond: bool = True
+    """Whether the end of the text may be followed by something."""
 
     def step(self) -> Step | None:
-        return next(self.text.ahead(self.place), None)
+        return next(self.text.ahead(self.place, beyond=self.beyond), None)
 
     def worth(self) -> tuple[float, int]:
         """How likely its next token is right, and by how long a match."""
         step = self.step()
         return (0.0, 0) if step is None else (self.calibration.chance(step), step.length)
+
+    def learn(self, token: TokenId) -> None:
+        """The output goes on with `token`: was it expected?"""
+        expected = self.step()
+        if expected is not None:
+            self.calibration.learn(expected, hit=expected.token == token)
+
+    def guess(self, k: int) -> Guess:
+        ids: list[TokenId] = []
+        survivals: list[float] = []
+        survival = 1.0
+        for step in self.text.ahead(self.place, beyond=self.beyond):
+            survival *= self.calibration.chance(step)
+            if survival < LEAST_SURVIVAL or len(ids) == k:
+                break
+            ids.append(step.token)
+            survivals.append(survival)
+        return Guess(tuple(ids), tuple(survivals))
 
 
 class SuffixText:
@@ -319,23 +350,49 @@ class SuffixText:
     def hear(self, ids: Sequence[TokenId]) -> None:
         for token in ids:
             for source in (self._own, *self._earlier):
-                expected = source.step()
-                if expected is not None:
-                    source.calibration.learn(expected, hit=expected.token == token)
+                source.learn(token)
             self.read((token,))
 
     def guess(self, k: int) -> Guess:
-        ids: list[TokenId] = []
-        survivals: list[float] = []
-        survival = 1.0
-        source = max((self._own, *self._earlier), key=_Source.worth)
-        for step in source.text.ahead(source.place):
-            survival *= source.calibration.chance(step)
-            if survival < LEAST_SURVIVAL or len(ids) == k:
-                break
-            ids.append(step.token)
-            survivals.append(survival)
-        return Guess(tuple(ids), tuple(survivals))
+        return max((self._own, *self._earlier), key=_Source.worth).guess(k)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a request says its output will be like, for all of its sessions: nothing changes it. `start` is the match of
+    an output that has not begun."""
+
+    text: SuffixAutomaton
+    start: Place
+
+
+def prediction_of(ids: Iterable[TokenId]) -> Prediction:
+    """Some microseconds per token."""
+    text = SuffixAutomaton()
+    text.separate()
+    start = text.whole
+    for token in ids:
+        text.append(token)
+    return Prediction(text, start)
+
+
+class PredictedText:
+    """By the longest match of the output in a prediction of it; behind the prediction's end nothing is guessed."""
+
+    def __init__(self, prediction: Prediction) -> None:
+        self._source = _Source(prediction.text, prediction.start, beyond=False)
+
+    def read(self, ids: Sequence[TokenId]) -> None:
+        """The prompt is no part of what was predicted."""
+
+    def hear(self, ids: Sequence[TokenId]) -> None:
+        source = self._source
+        for token in ids:
+            source.learn(token)
+            source.place = source.text.follow(source.place, token)
+
+    def guess(self, k: int) -> Guess:
+        return self._source.guess(k)
 
 
 class EarlierOutputs:

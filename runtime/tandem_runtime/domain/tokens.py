@@ -33,11 +33,13 @@ class Verification(StrEnum):
 
 
 class Drafter(StrEnum):
-    """What makes proposals: a model, or a lookup in the text so far, within the gateway."""
+    """What makes proposals: a model, or a lookup in the text so far or in what a request predicts, within the
+    gateway."""
 
     MODEL = "Model"
     NGRAM = "NGram"
     SUFFIX = "Suffix"
+    PREDICTION = "Prediction"
 
 
 class Priority(IntEnum):

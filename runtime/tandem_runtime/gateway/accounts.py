@@ -14,8 +14,8 @@ from tandem_runtime.domain.policy import OwnWish, PairRevision, Policy, Speculat
 from tandem_runtime.domain.replay import Result
 from tandem_runtime.domain.routing import bucket_of
 from tandem_runtime.domain.slots import counted_slot, is_off, slot_number
-from tandem_runtime.domain.tokens import Round, Verification
-from tandem_runtime.gateway.replies import SpeculationReport
+from tandem_runtime.domain.tokens import Drafter, Round, Verification
+from tandem_runtime.gateway.replies import CompletionDetails, SpeculationReport
 from tandem_runtime.policy import PolicyInForce
 from tandem_runtime.telemetry import Metrics
 
@@ -65,6 +65,7 @@ class Account:
         self._speculated = False
         self._arm = Arm.OFF
         self._rounds = self._proposed = self._accepted = self._rejections = 0
+        self._predicted_accepted = self._predicted_rejected = 0
 
     @property
     def policy(self) -> Policy:
@@ -86,6 +87,9 @@ class Account:
         self._proposed += round.proposed
         self._accepted += round.accepted
         self._rejections += round.examined - round.accepted
+        if round.drafter is Drafter.PREDICTION:
+            self._predicted_accepted += round.accepted
+            self._predicted_rejected += round.proposed - round.unjudged - round.cut - round.accepted
         self._arm = arm_at(self.policy, place.pod, wall=round.started)
         self._metrics.add_round(round, revision=self.revision.name, arm=self._arm)
         if place.warm and not self._assignment.wish.steers:
@@ -115,6 +119,14 @@ class Account:
         self._metrics.add_first_token(seconds, revision=self.revision.name, arm=self._arm)
         if warm and not self._assignment.wish.steers:
             self._stratum.add_first_token(seconds, bucket=self._bucket)
+
+    def prediction_use(self) -> CompletionDetails:
+        """Of what was proposed from the request's own prediction: what is in the answer, and what the target judged and
+        is not. Tokens beyond an ending are neither."""
+        return {
+            "accepted_prediction_tokens": self._predicted_accepted,
+            "rejected_prediction_tokens": self._predicted_rejected,
+        }
 
     def add_shadow(self, revision: PairRevision, *, matched: int, examined: int) -> None:
         """What `revision`'s draft would have proposed of this request's tokens."""

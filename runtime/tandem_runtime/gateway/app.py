@@ -7,6 +7,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -18,11 +19,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tandem_runtime.domain.errors import BadRequest, Cancelled, TandemError
+from tandem_runtime.gateway import description
 from tandem_runtime.gateway.delivery import Call, StreamedReply, failure_reply, plain_reply, report_failure
 from tandem_runtime.gateway.failures import BodyTooLarge
 from tandem_runtime.gateway.intake import Ask, read_chat, read_completion
 from tandem_runtime.gateway.keys import ApiKeys, Tenant
 from tandem_runtime.gateway.present import ChatPresenter, Head, Presenter, TextPresenter
+from tandem_runtime.gateway.present_calls import CallPresenter
+from tandem_runtime.gateway.replies import ModelCard
 from tandem_runtime.gateway.schema import ChatRequest, CompletionRequest
 from tandem_runtime.gateway.serving import Gateway
 from tandem_runtime.gateway.status import describe_speculation
@@ -45,7 +49,9 @@ class Api:
             Route("/v1/chat/completions", self._chat, methods=["POST"]),
             Route("/v1/completions", self._completion, methods=["POST"]),
             Route("/v1/models", self._models, methods=["GET"]),
+            Route("/v1/models/{name:path}", self._model, methods=["GET"]),
             Route("/v1/speculation", self._speculation, methods=["GET"]),
+            Route(description.PATH, self._description, methods=["GET"]),
             Route("/health", self._health, methods=["GET"]),
             Route("/ready", self._ready, methods=["GET"]),
         ]
@@ -64,15 +70,26 @@ class Api:
 
     async def _models(self, request: Request) -> Response:
         self._authorize(request)
-        now = self._now()
-        cards = [
-            {"id": name, "object": "model", "created": now, "owned_by": "tandem"} for name in self._gateway.models()
-        ]
-        return JSONResponse({"object": "list", "data": cards})
+        return JSONResponse({"object": "list", "data": [self._card(name) for name in self._gateway.models()]})
+
+    async def _model(self, request: Request) -> Response:
+        self._authorize(request)
+        name = request.path_params["name"]
+        if not name:
+            raise HTTPException(HTTPStatus.NOT_FOUND)
+        if name not in self._gateway.models():
+            raise self._gateway.not_served(name)
+        return JSONResponse(self._card(name))
+
+    def _card(self, name: str) -> ModelCard:
+        return {"id": name, "object": "model", "created": self._now(), "owned_by": "tandem"}
 
     async def _speculation(self, request: Request) -> Response:
         self._authorize(request)
         return JSONResponse(describe_speculation(self._gateway))
+
+    async def _description(self, _: Request) -> Response:
+        return JSONResponse(description.describe_api())
 
     async def _health(self, _: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -94,13 +111,21 @@ class Api:
 
     async def _read_chat(self, request: Request) -> Call:
         parsed, ask = await self._read(request, ChatRequest, read_chat)
-        head = self._head("chatcmpl-", parsed)
-        return self._call(request, parsed, ask, ChatPresenter(head, self._token_text))
+        head, text = self._head("chatcmpl-", parsed), self._token_text
+        calls = None if ask.tool_use is None else CallPresenter(head, text, ask.tool_use)
+        return self._call(request, parsed, ask, calls or ChatPresenter(head, text))
 
     async def _read_completion(self, request: Request) -> Call:
         parsed, ask = await self._read(request, CompletionRequest, read_completion)
-        head = self._head("cmpl-", parsed)
-        return self._call(request, parsed, ask, TextPresenter(head, self._token_text))
+        head, text = self._head("cmpl-", parsed), self._token_text
+
+        def echo(index: int) -> str:
+            """The choice's prompt as it was sent; token ids as the text they stand for."""
+            prompt = parsed.prompt[index // parsed.choices]
+            return prompt if isinstance(prompt, str) else self._gateway.tokenizer.decode(prompt)
+
+        presenter = TextPresenter(head, text, echo) if parsed.echo else TextPresenter(head, text)
+        return self._call(request, parsed, ask, presenter)
 
     async def _read(self, request: Request, shape: type[Parsed], read: Callable[..., Ask]) -> tuple[Parsed, Ask]:
         """The body as `shape`, and what it asks. On a thread: a long text keeps the tokenizer busy for seconds, in
@@ -111,7 +136,7 @@ class Api:
         def work() -> tuple[Parsed, Ask]:
             parsed = shape.model_validate(_read_json(body))
             ask = read(parsed, self._gateway.tokenizer, chance=secrets.randbits(CHANCE_BITS))
-            return parsed, replace(ask, tenant=tenant.name, weight=tenant.weight)
+            return parsed, replace(ask, tenant=tenant.name, weight=tenant.weight, quota=tenant.quota)
 
         return await asyncio.to_thread(work)
 

@@ -24,7 +24,7 @@ from tandem_runtime.domain.errors import Cancelled, origin
 from tandem_runtime.gateway import sse
 from tandem_runtime.gateway.failures import Failure, describe_failure
 from tandem_runtime.gateway.intake import Ask
-from tandem_runtime.gateway.present import Answer, Presenter, Whole, count_usage
+from tandem_runtime.gateway.present import Answer, Presenter, Whole, count_usage, likeliest
 from tandem_runtime.gateway.serving import Gateway, Reply
 from tandem_runtime.gateway.streaming import ReplyStream
 
@@ -47,11 +47,6 @@ class Call:
     stream: bool
     wants_usage: bool
     session_key: str | None
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Each prompt once, however many choices it has."""
-        return sum(map(len, self.ask.prompts))
 
     def served_by(self, gateway: Gateway) -> AbstractAsyncContextManager[Reply]:
         return gateway.answer(self.ask, request_id=self.id, session_key=self.session_key)
@@ -87,8 +82,10 @@ async def _answer(gateway: Gateway, call: Call) -> Whole:
                 answers[index].add(item)
             else:
                 answers[index].finish = item.reason
-        usage = count_usage(prompt_tokens=call.prompt_tokens, answers=answers)
-        return call.presenter.whole(answers, usage, reply.report())
+        usage = count_usage(prompt_tokens=call.ask.prompt_tokens, answers=answers, details=reply.details())
+        ask = call.ask
+        told = answers if ask.kept is None else likeliest(answers, of=ask.choices, keep=ask.kept)
+        return call.presenter.whole(told, usage, reply.report())
 
 
 class StreamedReply(Response):
@@ -122,7 +119,7 @@ class StreamedReply(Response):
     async def _events(self) -> AsyncGenerator[bytes, None]:
         """The whole stream as bytes, with a comment whenever nothing was said for a while."""
         call = self._call
-        usage_of_prompt = call.prompt_tokens if call.wants_usage else None
+        usage_of_prompt = call.ask.prompt_tokens if call.wants_usage else None
         stream = ReplyStream(call.presenter, choices=call.ask.sessions, usage_of_prompt=usage_of_prompt)
         async with (
             call.served_by(self._gateway) as reply,
@@ -142,7 +139,7 @@ def _frame(stream: ReplyStream, reply: Reply, pair: tuple[int, Emit | Finish] | 
     if isinstance(item, Emit):
         chunks = stream.emitted(index, item)
     else:
-        chunks = stream.finished(index, item.reason, reply.report())
+        chunks = stream.finished(index, item.reason, reply.report(), reply.details())
     return [sse.frame_event(json.dumps(chunk)) for chunk in chunks]
 
 

@@ -62,6 +62,10 @@ class Unauthorized(TandemError):
     """No key, or one that is not ours."""
 
 
+class QuotaUsedUp(Overloaded):
+    """The tenant has what its quota allows."""
+
+
 class ModelNotServed(TandemError):
     """The request names a model that this gateway does not serve."""
 
@@ -77,6 +81,7 @@ _ROWS: tuple[tuple[type[TandemError], int, str, str], ...] = (
     (Unauthorized, 401, "authentication_error", "invalid_api_key"),
     (ModelNotServed, 404, INVALID_REQUEST, "model_not_found"),
     (BodyTooLarge, 413, INVALID_REQUEST, "body_too_large"),
+    (QuotaUsedUp, 429, "rate_limit_error", "quota_used_up"),
     (Overloaded, 429, "rate_limit_error", "overloaded"),
     (Cancelled, CLIENT_CLOSED, "cancelled", "cancelled"),
     (NotANumber, 500, "server_error", "not_a_number"),

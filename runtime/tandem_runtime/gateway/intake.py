@@ -11,16 +11,20 @@ from dataclasses import dataclass
 from tandem_runtime.domain.errors import BadRequest
 from tandem_runtime.domain.policy import OwnWish
 from tandem_runtime.domain.processors import refuse_unfit
+from tandem_runtime.domain.suffix import Prediction, prediction_of
 from tandem_runtime.domain.tokens import Capabilities, Grammar, Priority, SamplingParameters, TokenId
-from tandem_runtime.gateway.schema import ChatRequest, CompletionRequest, SpeculationWish
+from tandem_runtime.gateway.keys import NO_QUOTA, Quota
+from tandem_runtime.gateway.schema import ChatRequest, CompletionRequest
+from tandem_runtime.gateway.tools import FREE, Tool, ToolUse, call_grammar, refuse_bad_tools
 from tandem_runtime.grammar import refuse_bad_grammar
 from tandem_runtime.ports import Tokenizer
 
 COMPLETION_TOKENS = 16
 """OpenAI's default length at the older endpoint; a chat runs to its own end."""
 SEED_SPAN = 2**64
-_TIERS = {None: Priority.INTERACTIVE, "flex": Priority.BATCH}
 LARGEST_BIAS = 100.0
+LONGEST_PREDICTION = 16_384
+"""Tokens. Reading them takes up to half a second of a processor."""
 _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 """One spelling for each id, so that no id is named twice."""
 
@@ -44,47 +48,65 @@ class Ask:
     """Whose key the request came with; empty where keys are not asked for."""
     weight: float = 1.0
     """The tenant's, among others."""
+    quota: Quota = NO_QUOTA
+    """The tenant's."""
     priority: Priority = Priority.INTERACTIVE
+    prediction: Prediction | None = None
+    kept: int | None = None
+    """Of each prompt's choices so many are told, the likeliest; None: all are."""
+    tool_use: ToolUse | None = None
+    """How calls of tools are read, where the answer may hold some."""
 
     @property
     def sessions(self) -> int:
         return len(self.prompts) * self.choices
 
+    @property
+    def prompt_tokens(self) -> int:
+        """Each prompt once, however many choices it has."""
+        return sum(map(len, self.prompts))
+
 
 def read_chat(request: ChatRequest, tokenizer: Tokenizer, *, chance: int) -> Ask:
     """`chance` is a seed for a request that names none."""
-    messages = [message.model_dump(exclude_none=True) for message in request.messages]
+    tool_use = _read_tool_use(request, tokenizer)
     return Ask(
         model=request.model,
-        prompts=(tokenizer.encode_chat(messages),),
+        prompts=(_read_messages(request, tokenizer, tool_use),),
         prompt_field="messages",
         choices=request.choices,
-        parameters=_read_parameters(request, tokenizer, chance),
+        parameters=_read_parameters(request, tokenizer, chance, tool_use),
+        tool_use=tool_use,
         stop=tuple(request.stop or ()),
         max_tokens=request.max_completion_tokens or request.max_tokens,
         logprobs=(request.top_logprobs or 0) if request.logprobs else None,
-        wish=_read_wish(request.speculation),
+        wish=_read_wish(request),
         user=request.user,
         ignore_eos=bool(request.ignore_eos),
-        priority=_TIERS[request.service_tier],
+        priority=Priority.BATCH if request.service_tier == "flex" else Priority.INTERACTIVE,
+        prediction=_read_prediction(request, tokenizer),
     )
 
 
 def read_completion(request: CompletionRequest, tokenizer: Tokenizer, *, chance: int) -> Ask:
     """`chance` is a seed for a request that names none."""
+    choices, kept = request.best_of or request.choices, request.choices
+    chooses = kept < choices
     return Ask(
         model=request.model,
         prompts=tuple(_read_prompt(prompt, tokenizer) for prompt in request.prompt),
         prompt_field="prompt",
-        choices=request.choices,
+        choices=choices,
+        kept=kept if chooses else None,
         parameters=_read_parameters(request, tokenizer, chance),
         stop=tuple(request.stop or ()),
         max_tokens=request.max_tokens or COMPLETION_TOKENS,
-        logprobs=request.logprobs,
-        wish=_read_wish(request.speculation),
+        logprobs=0 if chooses and request.logprobs is None else request.logprobs,
+        wish=_read_wish(request),
         user=request.user,
         ignore_eos=bool(request.ignore_eos),
-        priority=_TIERS[request.service_tier],
+        priority=Priority.BATCH if request.service_tier == "flex" else Priority.INTERACTIVE,
+        prediction=_read_prediction(request, tokenizer),
     )
 
 
@@ -113,6 +135,40 @@ def _check_prompt(prompt: tuple[TokenId, ...], field: str, target: Capabilities)
         raise BadRequest(f"{field} holds token {strange}; ids go up to {target.vocab_size - 1}", parameter=field)
 
 
+def _read_messages(request: ChatRequest, tokenizer: Tokenizer, tool_use: ToolUse | None) -> tuple[TokenId, ...]:
+    tools = [tool.as_told() for tool in request.tools or () if tool_use is not None]
+    prompt = tokenizer.encode_chat([message.as_told() for message in request.messages], tools)
+    prelude = "" if tool_use is None else tool_use.prelude
+    return prompt + tokenizer.continuation(prelude) if prelude else prompt
+
+
+def _read_tool_use(request: ChatRequest, tokenizer: Tokenizer) -> ToolUse | None:
+    """Raises BadRequest where the model cannot have tools, or they are none."""
+    tools, choice = request.tools or [], request.tool_choice or FREE
+    about_tools = next((index for index, told in enumerate(request.messages) if told.is_about_tools), None)
+    if tokenizer.tool_format is None and (tools or about_tools is not None):
+        field = "tools" if tools else f"messages[{about_tools}]"
+        raise BadRequest(
+            f"{field}: this model's chat template takes no tools, or shows no form of calls that is known here"
+            " (Hermes, Llama 3, Mistral): leave them out",
+            parameter=field,
+        )
+    refuse_bad_tools(tools, forced=choice.forced)
+    names = frozenset(tool.function.name for tool in tools)
+    if choice.forced and not names:
+        raise BadRequest("tool_choice asks for a call and there are no tools: give some", parameter="tool_choice")
+    if choice.function is not None and choice.function.name not in names:
+        raise BadRequest(
+            f"tool_choice names {choice.function.name!r}, which is none of the tools: {', '.join(sorted(names))}",
+            parameter="tool_choice.function.name",
+        )
+    if not tools or choice.type == "none":
+        return None
+    assert tokenizer.tool_format is not None, "tools without a format were refused"
+    most = 1 if request.parallel_tool_calls is False else None
+    return ToolUse(tokenizer.tool_format, names, forced=choice.forced, most=most)
+
+
 def _read_prompt(prompt: object, tokenizer: Tokenizer) -> tuple[TokenId, ...]:
     if isinstance(prompt, str):
         return tokenizer.encode(prompt)
@@ -120,7 +176,9 @@ def _read_prompt(prompt: object, tokenizer: Tokenizer) -> tuple[TokenId, ...]:
     return tuple(prompt)
 
 
-def _read_parameters(request: ChatRequest | CompletionRequest, tokenizer: Tokenizer, chance: int) -> SamplingParameters:
+def _read_parameters(
+    request: ChatRequest | CompletionRequest, tokenizer: Tokenizer, chance: int, tool_use: ToolUse | None = None
+) -> SamplingParameters:
     min_tokens, defaults = request.min_tokens or 0, tokenizer.defaults
     return SamplingParameters(
         seed=(chance if request.seed is None else request.seed) % SEED_SPAN,
@@ -129,7 +187,7 @@ def _read_parameters(request: ChatRequest | CompletionRequest, tokenizer: Tokeni
         top_p=_chosen(request.top_p, defaults.top_p),
         min_p=_chosen(request.min_p, defaults.min_p),
         logit_bias=_read_bias(request.logit_bias or {}),
-        grammar=_read_grammar(request, tokenizer),
+        grammar=_read_grammar(request, tokenizer, tool_use),
         allowed_tokens=tuple(sorted(set(request.allowed_token_ids or ()))),
         bad_words=_read_bad_words(request.bad_words or (), tokenizer),
         min_tokens=min_tokens,
@@ -144,9 +202,18 @@ def _chosen(asked: float | None, default: float) -> float:
     return default if asked is None else float(asked)
 
 
-def _read_grammar(request: ChatRequest | CompletionRequest, tokenizer: Tokenizer) -> Grammar | None:
+def _read_grammar(
+    request: ChatRequest | CompletionRequest, tokenizer: Tokenizer, tool_use: ToolUse | None
+) -> Grammar | None:
     """Raises BadRequest for a grammar that does not compile, or that no answer of this model could keep to."""
     grammar, parameter = _asked_grammar(request)
+    if grammar is not None and tool_use is not None:
+        raise BadRequest(
+            f"{parameter} would keep the model from calling tools: leave one out, or say tool_choice none",
+            parameter=parameter,
+        )
+    if isinstance(request, ChatRequest) and tool_use is not None and tool_use.forced:
+        grammar, parameter = call_grammar(_callable_tools(request), tool_use.format), "tool_choice"
     if grammar is None:
         return None
     if not tokenizer.end_tokens:
@@ -158,6 +225,12 @@ def _read_grammar(request: ChatRequest | CompletionRequest, tokenizer: Tokenizer
         )
     refuse_bad_grammar(grammar, parameter=parameter)
     return grammar
+
+
+def _callable_tools(request: ChatRequest) -> dict[int, Tool]:
+    """Those that may be called, by their numbers in the request."""
+    choice = request.tool_choice or FREE
+    return {index: tool for index, tool in enumerate(request.tools or ()) if choice.allows(tool.function.name)}
 
 
 def _asked_grammar(request: ChatRequest | CompletionRequest) -> tuple[Grammar | None, str]:
@@ -202,10 +275,27 @@ def _read_bias(bias: Mapping[str, float]) -> tuple[tuple[TokenId, float], ...]:
     return tuple(sorted(pairs))
 
 
-def _read_wish(wish: SpeculationWish) -> OwnWish:
+def _read_prediction(request: ChatRequest | CompletionRequest, tokenizer: Tokenizer) -> Prediction | None:
+    if request.prediction is None:
+        return None
+    try:
+        ids = tokenizer.continuation(request.prediction.content)
+    except BadRequest as error:
+        raise BadRequest(f"prediction.content: {error}", parameter="prediction.content") from error
+    if len(ids) > LONGEST_PREDICTION:
+        raise BadRequest(
+            f"prediction.content has {len(ids)} tokens; at most {LONGEST_PREDICTION} are read: shorten it",
+            parameter="prediction.content",
+        )
+    return prediction_of(ids)
+
+
+def _read_wish(request: ChatRequest | CompletionRequest) -> OwnWish:
+    wish = request.speculation
     return OwnWish(
         off=wish.off,
         min_draft_tokens=wish.minDraftTokens,
         max_draft_tokens=wish.maxDraftTokens,
         verification=wish.verification,
+        predicts=request.prediction is not None,
     )

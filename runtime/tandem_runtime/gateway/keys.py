@@ -2,14 +2,16 @@
 
 Refuses to show them: keys are kept as SHA-256 digests, and no representation prints them.
 
-The file has one `tenant:key` per line, with ` weight=2.5` behind it where the tenant's share is not 1 (see
-`domain.batching`); empty lines and lines that begin with `#` are skipped. A key is compared with every known one in
-constant time, so that neither a prefix nor a position can be learnt from how long it takes.
+The file has one `tenant:key` per line. Behind it may stand ` weight=2.5` where the tenant's share is not 1 (see
+`domain.batching`), and its quotas, ` concurrent=8` and ` tokens_per_minute=60000` (see `gateway.admission`), which all
+lines of a tenant share. Empty lines and lines that begin with `#` are skipped. A key is compared with every known one
+in constant time, so that neither a prefix nor a position can be learnt from how long it takes.
 """
 
 import hashlib
 import hmac
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,15 +21,30 @@ from tandem_runtime.gateway.failures import Unauthorized
 
 LEAST_WEIGHT: Final = 0.001
 _SCHEME = "bearer "
-_WEIGHT = re.compile(r"\s+weight=(\S*)$")
+_OPTION = re.compile(r"\s+(weight|concurrent|tokens_per_minute)=(\S*)$")
+LARGEST_QUOTA: Final = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What a tenant may have of one gateway; None: as much as there is."""
+
+    concurrent: int | None = None
+    """Choices in progress."""
+    tokens_per_minute: int | None = None
+    """Of prompts and answers."""
+
+
+NO_QUOTA: Final = Quota()
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Who asks, and what its share weighs among others'."""
+    """Who asks, what its share weighs among others', and what it may have."""
 
     name: str = ""
     weight: float = 1.0
+    quota: Quota = NO_QUOTA
 
 
 class ApiKeys:
@@ -41,6 +58,10 @@ class ApiKeys:
         )
         if not self._tenants:
             raise SettingRefused(f"{source} holds no key; write one `tenant:key` per line, or leave --auth-file out")
+        quotas = {tenant.name: tenant.quota for tenant, _ in self._tenants}
+        for tenant, _ in self._tenants:
+            if tenant.quota != quotas[tenant.name]:
+                raise SettingRefused(f"{source}: tenant {tenant.name} has quotas that differ by line: write the same")
 
     @classmethod
     def from_file(cls, path: Path) -> "ApiKeys":
@@ -66,15 +87,20 @@ class ApiKeys:
 
 
 def _read_line(line: str, *, where: str) -> tuple[Tenant, bytes]:
-    told = _WEIGHT.search(line.rstrip())
-    tenant, colon, key = line[: told.start() if told else None].strip().partition(":")
+    rest, told = line.strip(), dict[str, str]()
+    while option := _OPTION.search(rest):
+        if option[1] in told:
+            raise SettingRefused(f"{where} has {option[1]} twice: leave one out")
+        told[option[1]], rest = option[2], rest[: option.start()]
+    tenant, colon, key = rest.partition(":")
     if not (tenant and colon and key):
         raise SettingRefused(f"{where} is not of the form `tenant:key`")
-    weight = _read_weight(told[1], where=where) if told else 1.0
-    return Tenant(tenant, weight), hashlib.sha256(key.encode()).digest()
+    quota = Quota(*(_read_quota(told, name, where=where) for name in ("concurrent", "tokens_per_minute")))
+    return Tenant(tenant, _read_weight(told, where=where), quota), hashlib.sha256(key.encode()).digest()
 
 
-def _read_weight(text: str, *, where: str) -> float:
+def _read_weight(told: Mapping[str, str], *, where: str) -> float:
+    text = told.get("weight", "1")
     try:
         weight = float(text)
     except ValueError:
@@ -82,3 +108,12 @@ def _read_weight(text: str, *, where: str) -> float:
     if not LEAST_WEIGHT <= weight <= 1 / LEAST_WEIGHT:
         raise SettingRefused(f"{where}: weight={text}; write a number from {LEAST_WEIGHT} to {1 / LEAST_WEIGHT:.0f}")
     return weight
+
+
+def _read_quota(told: Mapping[str, str], name: str, *, where: str) -> int | None:
+    text = told.get(name)
+    if text is None:
+        return None
+    if not re.fullmatch(r"[1-9][0-9]{0,9}", text) or int(text) > LARGEST_QUOTA:
+        raise SettingRefused(f"{where}: {name}={text}; write a whole number from 1 to {LARGEST_QUOTA}, or leave it out")
+    return int(text)

@@ -16,11 +16,14 @@ from tandem_runtime.domain.commands import Emit
 from tandem_runtime.domain.tokens import FinishReason, TokenId, TokenLogprob
 from tandem_runtime.gateway.replies import (
     AlternativeLogprob,
+    ChatChoice,
     ChatChunk,
     ChatChunkChoice,
     ChatCompletion,
+    ChatDelta,
     ChatLogprob,
     ChatLogprobs,
+    CompletionDetails,
     Finish,
     SpeculationReport,
     TextChoice,
@@ -61,10 +64,23 @@ class Head:
     logprobs_asked: bool = False
 
 
-def count_usage(*, prompt_tokens: int, answers: Sequence[Answer]) -> Usage:
+def count_usage(*, prompt_tokens: int, answers: Sequence[Answer], details: CompletionDetails | None = None) -> Usage:
     """A prompt counts once however many choices it has; all choices' tokens count, end tokens included."""
     completion = sum(len(answer.tokens) for answer in answers)
-    return Usage(prompt_tokens=prompt_tokens, completion_tokens=completion, total_tokens=prompt_tokens + completion)
+    usage = Usage(prompt_tokens=prompt_tokens, completion_tokens=completion, total_tokens=prompt_tokens + completion)
+    if details is not None:
+        usage["completion_tokens_details"] = details
+    return usage
+
+
+def likeliest(answers: Sequence[Answer], *, of: int, keep: int) -> list[Answer]:
+    """Of every `of` answers the `keep` likeliest, by their mean log-probability per token, the likeliest first."""
+    groups = [answers[start : start + of] for start in range(0, len(answers), of)]
+    return [answer for group in groups for answer in sorted(group, key=_mean_logprob, reverse=True)[:keep]]
+
+
+def _mean_logprob(answer: Answer) -> float:
+    return sum(known.logprob for known in answer.logprobs) / max(len(answer.logprobs), 1)
 
 
 class Presenter(ABC):
@@ -104,13 +120,27 @@ class ChatPresenter(Presenter):
 
     def piece(self, index: int, emit: Emit, *, offset: int) -> ChatChunk | None:  # noqa: ARG002 (a chat has no offsets)
         logprobs = self._logprobs(emit.tokens, emit.logprobs or ())
-        if not emit.text and logprobs is None:
+        delta = self._delta(index, emit.text)
+        if not delta and logprobs is None:
             return None
-        choice = ChatChunkChoice(index=index, delta={"content": emit.text}, logprobs=logprobs, finish_reason=None)
-        return self._chunk([choice])
+        return self._chunk(
+            [ChatChunkChoice(index=index, delta=delta or {"content": ""}, logprobs=logprobs, finish_reason=None)]
+        )
 
     def closing(self, index: int, reason: FinishReason) -> ChatChunk:
         return self._chunk([ChatChunkChoice(index=index, delta={}, logprobs=None, finish_reason=_finish(reason))])
+
+    def _delta(self, index: int, text: str) -> ChatDelta:  # noqa: ARG002 (each choice's text is its own)
+        """What `text` adds to the choice; empty where that is nothing yet."""
+        return {"content": text} if text else {}
+
+    def _whole_choice(self, index: int, answer: Answer) -> ChatChoice:
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": answer.text, "refusal": None},
+            "logprobs": self._logprobs(answer.tokens, answer.logprobs),
+            "finish_reason": _ended(answer),
+        }
 
     def summary(self, usage: Usage) -> ChatChunk:
         return {**self._chunk([]), "usage": usage}
@@ -121,15 +151,7 @@ class ChatPresenter(Presenter):
             "object": "chat.completion",
             "created": self.head.created,
             "model": self.head.model,
-            "choices": [
-                {
-                    "index": index,
-                    "message": {"role": "assistant", "content": answer.text, "refusal": None},
-                    "logprobs": self._logprobs(answer.tokens, answer.logprobs),
-                    "finish_reason": _ended(answer),
-                }
-                for index, answer in enumerate(answers)
-            ],
+            "choices": [self._whole_choice(index, answer) for index, answer in enumerate(answers)],
             "usage": usage,
             "speculation": report,
         }
@@ -164,9 +186,22 @@ class ChatPresenter(Presenter):
         return {"token": text, "logprob": logprob, "bytes": None if INCOMPLETE in text else list(text.encode())}
 
 
+def _no_echo(_: int) -> str:
+    return ""
+
+
 class TextPresenter(Presenter):
-    def opening(self, index: int) -> None:  # noqa: ARG002 (plain text has no role to announce)
-        return None
+    """`echo` gives what is to stand before a choice's text."""
+
+    def __init__(self, head: Head, token_text: TokenText, echo: Callable[[int], str] = _no_echo) -> None:
+        super().__init__(head, token_text)
+        self._echo = echo
+
+    def opening(self, index: int) -> TextCompletion | None:
+        echo = self._echo(index)
+        if not echo:
+            return None
+        return self._chunk([TextChoice(index=index, text=echo, logprobs=None, finish_reason=None)])
 
     def piece(self, index: int, emit: Emit, *, offset: int) -> TextCompletion | None:
         logprobs = self._logprobs(emit.tokens, emit.logprobs or (), offset=offset)
@@ -184,7 +219,7 @@ class TextPresenter(Presenter):
         choices = [
             TextChoice(
                 index=index,
-                text=answer.text,
+                text=self._echo(index) + answer.text,
                 logprobs=self._logprobs(answer.tokens, answer.logprobs, offset=0),
                 finish_reason=_ended(answer),
             )

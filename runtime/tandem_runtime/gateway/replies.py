@@ -5,15 +5,29 @@ Refuses to know how a reply comes about; see `present`.
 Typed dictionaries, since a reply is written once and read by others: `json.dumps` is all that happens to it.
 """
 
-from typing import Literal, NotRequired, TypedDict
+from typing import (
+    Literal,
+    NotRequired,  # which pydantic can describe
+)
 
-Finish = Literal["stop", "length"]
+from typing_extensions import TypedDict
+
+Finish = Literal["stop", "length", "tool_calls"]
+
+
+class CompletionDetails(TypedDict):
+    """Of what a request's `prediction` proposed."""
+
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
 
 
 class Usage(TypedDict):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    completion_tokens_details: NotRequired[CompletionDetails]
+    """Only where the request has a `prediction`: clients bill what stands here."""
 
 
 class SpeculationReport(TypedDict):
@@ -55,15 +69,44 @@ class TextLogprobs(TypedDict):
     text_offset: list[int]
 
 
+class CallOfFunction(TypedDict):
+    name: str
+    arguments: str
+
+
+class WholeCall(TypedDict):
+    id: str
+    type: Literal["function"]
+    function: CallOfFunction
+
+
+class CallPieceOfFunction(TypedDict):
+    name: NotRequired[str]
+    arguments: str
+
+
+class CallPiece(TypedDict):
+    """A piece of the call of that index: the first has its id and name, all have more of the arguments."""
+
+    index: int
+    id: NotRequired[str]
+    type: NotRequired[Literal["function"]]
+    function: CallPieceOfFunction
+
+
 class ChatMessage(TypedDict):
+    """`content` None: calls say all."""
+
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
+    tool_calls: NotRequired[list[WholeCall]]
 
 
 class ChatDelta(TypedDict):
     role: NotRequired[Literal["assistant"]]
     content: NotRequired[str]
+    tool_calls: NotRequired[list[CallPiece]]
 
 
 class ChatChoice(TypedDict):
@@ -116,3 +159,26 @@ class TextCompletion(_Head):
     choices: list[TextChoice]
     usage: NotRequired[Usage | None]
     speculation: NotRequired[SpeculationReport]
+
+
+class ModelCard(TypedDict):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class ModelList(TypedDict):
+    object: Literal["list"]
+    data: list[ModelCard]
+
+
+class ErrorFields(TypedDict):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorReply(TypedDict):
+    error: ErrorFields

@@ -14,10 +14,12 @@ are vLLM's, by its names.
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from typing_extensions import TypedDict  # which pydantic can describe
 
 from tandem_runtime.domain.tokens import Verification
 from tandem_runtime.gateway.structured import ResponseFormat, StructuredOutputs
+from tandem_runtime.gateway.tools import MOST_TOOLS, Tool, ToolCall, ToolChoice, choice_of_word
 
 MOST_CHOICES = 16
 """Each choice is a session of its own; a request may not fill a gateway alone."""
@@ -28,25 +30,20 @@ LONGEST_PROPOSAL = 64
 
 NOTES = frozenset(
     {
-        "user",
         "metadata",
         "safety_identifier",
         "prompt_cache_key",
         "prompt_cache_retention",
-        "parallel_tool_calls",  # says how tools are called; without tools it says nothing
+        "parallel_tool_calls",  # at the older endpoint, which has no tools
     }
 )
 REFUSED: Mapping[str, tuple[object, ...]] = {
     "audio": (),
-    "best_of": (1,),
-    "echo": (False,),
     "function_call": ("none", "auto"),
     "functions": ([],),
     "modalities": (["text"],),
     "moderation": (),
-    "prediction": (),
     "reasoning_effort": ("none",),
-    "service_tier": ("auto", "default"),  # and `flex`, which is honoured
     "store": (False,),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
@@ -55,6 +52,10 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "web_search_options": (),
 }
 """Fields that would change the answer and do not here, each with the values that ask for nothing; null is one too."""
+
+
+ABSENT_PARTS = ("annotations", "audio", "function_call", "refusal")
+"""Of a message. A reply has them at null, and comes back as it was in the next request."""
 
 
 class SpeculationWish(BaseModel):
@@ -102,32 +103,94 @@ def _is_prompt(item: object) -> bool:
 
 
 def _plain_message(value: object) -> object:
-    """Text parts joined; anything but text is refused by name, since the model would never see it."""
+    """Without what a reply's message has and a turn need not; a call says all where there are no words."""
     if not isinstance(value, dict):
         raise ValueError("a message is an object with `role` and `content`")
-    content = value.get("content")
+    told = {name: part for name, part in value.items() if name not in ABSENT_PARTS or part not in (None, [])}
+    if told.get("tool_calls") and told.get("content") is None:
+        told["content"] = ""
+    return told
+
+
+class TextPart(TypedDict):
+    type: Literal["text"]
+    text: str
+
+
+def _joined_text(content: object) -> object:
+    """A list of text parts as one text; what is no list stays as it is. Anything but text is refused by name, since the
+    model would never see it."""
     if not isinstance(content, list):
-        return value
+        return content
     for part in content:
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             raise ValueError('only parts of the form {"type": "text", "text": "..."} are served')
-    return {**value, "content": "".join(part["text"] for part in content)}
+    return "".join(part["text"] for part in content)
+
+
+Words: TypeAlias = Annotated[str, BeforeValidator(_joined_text, json_schema_input_type=str | list[TextPart])]
 
 
 class Message(BaseModel):
-    """One turn of a chat. Tool turns are refused with the tools themselves."""
+    """One turn of a chat; `content` is empty where a call says all."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Words
     name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+
+    @model_validator(mode="after")
+    def _fields_of_its_role(self) -> Self:
+        if self.tool_calls is not None and self.role != "assistant":
+            raise ValueError("tool_calls belong to the assistant's messages")
+        if (self.tool_call_id is not None) != (self.role == "tool"):
+            raise ValueError("tool_call_id belongs to each message of the role tool, and to no other")
+        return self
+
+    @property
+    def is_about_tools(self) -> bool:
+        return bool(self.tool_calls) or self.role == "tool"
+
+    def as_told(self) -> dict[str, object]:
+        """As a chat template takes it."""
+        told: dict[str, object] = self.model_dump(exclude_none=True, exclude={"tool_calls"})
+        return told | ({"tool_calls": [call.as_told() for call in self.tool_calls]} if self.tool_calls else {})
+
+
+class PredictedOutput(BaseModel):
+    """`prediction`: what the answer will be like. It makes proposals, and never changes the answer."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    type: Literal["content"]
+    content: Words
 
 
 Stops: TypeAlias = Annotated[
-    list[Annotated[str, Field(min_length=1)]] | None, BeforeValidator(_one_or_many), Field(max_length=MOST_STOPS)
+    list[Annotated[str, Field(min_length=1)]] | None,
+    BeforeValidator(_one_or_many, json_schema_input_type=str | list[str] | None),
+    Field(max_length=MOST_STOPS),
 ]
-Prompts: TypeAlias = Annotated[list[Any], BeforeValidator(_many_prompts), Field(min_length=1, max_length=MOST_PROMPTS)]
+ChoiceShape: TypeAlias = Literal["none", "auto", "required"] | ToolChoice | None
+_TEXT = {"type": "string"}
+_IDS = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
+Prompts: TypeAlias = Annotated[
+    list[Any],
+    BeforeValidator(_many_prompts),
+    Field(min_length=1, max_length=MOST_PROMPTS),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                _TEXT,
+                _IDS,
+                {"type": "array", "items": {"anyOf": [_TEXT, _IDS]}, "minItems": 1, "maxItems": MOST_PROMPTS},
+            ]
+        }
+    ),
+]
 
 
 class _Common(BaseModel):
@@ -155,9 +218,10 @@ class _Common(BaseModel):
     bad_words: list[Annotated[str, Field(min_length=1)]] | None = Field(default=None, max_length=MOST_BAD_WORDS)
     allowed_token_ids: list[Annotated[int, Field(ge=0)]] | None = Field(default=None, min_length=1)
     structured_outputs: StructuredOutputs | None = None
-    service_tier: Literal["flex"] | None = None
-    """The answer may take longer: what is more urgent goes first."""
+    service_tier: Literal["auto", "default", "flex"] | None = None
+    """`flex`: the answer may take longer, and what is more urgent goes first."""
     user: str | None = None
+    prediction: PredictedOutput | None = None
     speculation: SpeculationWish = SpeculationWish()
 
     @model_validator(mode="before")
@@ -178,15 +242,32 @@ class _Common(BaseModel):
 
 def _is_silent(name: str, value: object, *, known: Mapping[str, object]) -> bool:
     """Whether a field asks for nothing: a note, a refused field at its neutral value, or a null of a known name."""
-    if name in REFUSED and (value is None or value in REFUSED[name]):
-        return True
-    return (value is None and name != "model") if name in known else name in NOTES
+    if name in known:
+        return value is None and name != "model"
+    return name in NOTES or (name in REFUSED and (value is None or value in REFUSED[name]))
 
 
 class CompletionRequest(_Common):
     prompt: Prompts
     max_tokens: int | None = Field(default=None, ge=1)
     logprobs: int | None = Field(default=None, ge=0, le=5)
+    echo: bool | None = None
+    best_of: int | None = Field(default=None, ge=1, le=MOST_CHOICES)
+
+    @model_validator(mode="after")
+    def _best_of_several(self) -> Self:
+        best_of = self.best_of or self.choices
+        if best_of < self.choices:
+            raise ValueError(f"best_of must not be below n, which is {self.choices}")
+        if best_of > self.choices and self.stream:
+            raise ValueError("best_of above n cannot be streamed, since only the end shows which are best")
+        return self
+
+    @model_validator(mode="after")
+    def _echo_without_logprobs(self) -> Self:
+        if self.echo and self.logprobs is not None:
+            raise ValueError("echo with logprobs is not served, as targets tell no logprobs of prompts: leave one out")
+        return self
 
 
 class ChatRequest(_Common):
@@ -195,6 +276,11 @@ class ChatRequest(_Common):
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    tools: list[Tool] | None = Field(default=None, max_length=MOST_TOOLS)
+    tool_choice: Annotated[ToolChoice | None, BeforeValidator(choice_of_word, json_schema_input_type=ChoiceShape)] = (
+        None
+    )
+    parallel_tool_calls: bool | None = None
 
     @model_validator(mode="after")
     def _alternatives_need_logprobs(self) -> Self:

@@ -17,7 +17,8 @@ from tandem_runtime.domain.evidence import Arm
 from tandem_runtime.domain.lookahead import Bounds
 from tandem_runtime.domain.policy import LOOKUPS, OwnWish, allowance, choose_verification, lookup_role
 from tandem_runtime.domain.session import Session
-from tandem_runtime.domain.tokens import Capabilities, Drafter, Round, Verification
+from tandem_runtime.domain.suffix import Prediction
+from tandem_runtime.domain.tokens import Capabilities, Drafter, Round, TokenId, Verification
 from tandem_runtime.drafters import LookupDraft, draft_capabilities
 from tandem_runtime.driver import Engines, generate
 from tandem_runtime.gateway.accounts import Account, RoundPlace, arm_at
@@ -50,14 +51,25 @@ def lookup_replica(lookup: LookupDraft) -> Replica[DraftEngine]:
     return Replica(lookup.drafter.value, lookup_role(lookup.drafter), lookup, capabilities)
 
 
-class Seat:
-    """One choice on one pair of pods. An Observer of its rounds."""
+@dataclass(frozen=True, slots=True)
+class Foretold:
+    """What a request predicts of its output, and what would end that."""
 
-    def __init__(self, account: Account, wish: OwnWish, *, fleet: Fleet, clock: Clock) -> None:
+    prediction: Prediction
+    end_tokens: frozenset[TokenId]
+
+
+class Seat:
+    """One choice on one pair of pods, and in what it predicts. An Observer of its rounds."""
+
+    def __init__(
+        self, account: Account, wish: OwnWish, *, fleet: Fleet, clock: Clock, foretold: Foretold | None = None
+    ) -> None:
         self._account = account
         self._wish = wish
         self._fleet = fleet
         self._clock = clock
+        self._foretold = foretold
         self._lost: set[str] = set()
         self._reopened = 0
         self._target = self._borrow_target()
@@ -143,8 +155,9 @@ class Seat:
     def leave(self) -> None:
         """Give the pods back; once."""
         self._fleet.targets.give_back(self._target)
-        for replica in self._drafts.values():
-            self._fleet.drafts.give_back(replica)
+        for drafter, replica in self._drafts.items():
+            if drafter is not Drafter.PREDICTION:  # which is this seat's own
+                self._fleet.drafts.give_back(replica)
 
     def round(self, round: Round) -> None:
         place = RoundPlace(pod=self._target.uid, has_draft=bool(self._drafts), warm=self._warm)
@@ -174,14 +187,26 @@ class Seat:
         return self._fleet.targets.borrow(account.revision.target, barred=self._lost, adapter=account.adapter)
 
     def _borrow_drafts(self) -> dict[Drafter, Replica[DraftEngine]]:
-        """The revision's drafters; those that are not there cost speed only."""
+        """The revision's drafters, and the request's; those that are not there cost speed only."""
         revision = self._account.revision
         if self._wish.off:
             return {}
         roles = {} if revision.draft is None else {Drafter.MODEL: revision.draft}
         roles |= {drafter: lookup_role(drafter) for drafter in revision.lookups}
         borrowed = {drafter: self._fleet.drafts.borrow(role) for drafter, role in roles.items()}
-        return {drafter: replica for drafter, replica in borrowed.items() if replica is not None}
+        return {drafter: replica for drafter, replica in borrowed.items() if replica is not None} | self._own_draft()
+
+    def _own_draft(self) -> dict[Drafter, Replica[DraftEngine]]:
+        if self._foretold is None:
+            return {}
+        lookup = LookupDraft(
+            Drafter.PREDICTION,
+            self.target,
+            self._clock,
+            end_tokens=self._foretold.end_tokens,
+            prediction=self._foretold.prediction,
+        )
+        return {Drafter.PREDICTION: lookup_replica(lookup)}
 
     async def _reopen(self) -> TargetEngine:
         """Another target of the same hash, or the same one once it is back. Raises TargetLost when none comes."""

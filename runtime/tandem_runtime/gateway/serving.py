@@ -10,14 +10,15 @@ speculation: a revision without a draft that answers is served at K = 0.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.commands import Emit, Finish, Request
 from tandem_runtime.domain.drafting import Beliefs, Looks
-from tandem_runtime.domain.errors import BadRequest, Overloaded, TandemError, TargetLost
+from tandem_runtime.domain.errors import Overloaded, TandemError, TargetLost
 from tandem_runtime.domain.evidence import EvidenceDocument, Ledger
 from tandem_runtime.domain.policy import PairRevision, Policy, SpeculationState, lookup_role
 from tandem_runtime.domain.replay import Replay, Result, is_comparable, is_sampled
@@ -26,11 +27,12 @@ from tandem_runtime.domain.segments import Segment, Segments, heat_of
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import OpenSession, Priority, SessionId, TokenId, Verification
 from tandem_runtime.gateway.accounts import Account, Assignment
+from tandem_runtime.gateway.admission import Guest, House, Limits
 from tandem_runtime.gateway.failures import CLIENT_CLOSED, ModelNotServed, describe_failure
 from tandem_runtime.gateway.intake import Ask, check_fits
 from tandem_runtime.gateway.replays import ReplayJob, Replays
-from tandem_runtime.gateway.replies import SpeculationReport
-from tandem_runtime.gateway.seats import Fleet, Seat
+from tandem_runtime.gateway.replies import CompletionDetails, SpeculationReport
+from tandem_runtime.gateway.seats import Fleet, Foretold, Seat
 from tandem_runtime.gateway.shadow import Shadow, ShadowJob
 from tandem_runtime.policy import PolicyInForce
 from tandem_runtime.ports import Clock, Tokenizer
@@ -38,14 +40,6 @@ from tandem_runtime.telemetry import Metrics
 
 ITEMS_AHEAD = 64
 """How far the sessions of a request may run ahead of a slow reader, in emissions."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    sessions: int = 256
-    """Choices in progress on one gateway."""
-    body_bytes: int = 8 * 2**20
-    retry_seconds: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +63,10 @@ class Choice:
 class Reply:
     """The running sessions of one request."""
 
-    def __init__(self, ask: Ask, account: Account, *, clock: Clock) -> None:
+    def __init__(self, ask: Ask, account: Account, *, clock: Clock, charge: Callable[[int], None]) -> None:
+        """`charge` is told of tokens as they come."""
         self._ask = ask
+        self._charge = charge
         self._account = account
         self._clock = clock
         self._began = clock.monotonic()
@@ -84,6 +80,10 @@ class Reply:
     def report(self) -> SpeculationReport:
         """What speculation has done so far."""
         return self._account.report(verification=self.verification, seed=self._ask.parameters.seed)
+
+    def details(self) -> CompletionDetails | None:
+        """What usage tells beyond sums: of a prediction, where the request has one."""
+        return None if self._ask.prediction is None else self._account.prediction_use()
 
     async def items(self) -> AsyncGenerator[tuple[int, Emit | Finish], None]:
         """What the choices emit, each with its index, until all have finished. The first failure is raised."""
@@ -114,6 +114,7 @@ class Reply:
                 async for item in items:
                     if isinstance(item, Emit):
                         choice.output += item.tokens
+                        self._charge(len(item.tokens))
                     else:
                         choice.finish = item
                     await self._items.put((index, item))
@@ -136,11 +137,20 @@ class Gateway:
         self.shadow = Shadow(fleet.drafts)
         self.replays = Replays(fleet.targets, clock=clock)
         self.draining = False
-        self.sessions = 0
-        """Choices in progress."""
+        self._house = House(limits, clock)
         self._replies: set[Reply] = set()
         self.segments = Segments()
         self.looks = Looks()
+
+    @property
+    def sessions(self) -> int:
+        """Choices in progress."""
+        return self._house.sessions
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for room."""
+        return self._house.waiting
 
     @property
     def ready(self) -> bool:
@@ -177,6 +187,9 @@ class Gateway:
         adapters = {name for revision in weighted for name in self.fleet.targets.adapters(revision.target)}
         return (policy.served_model_name, *(f"{policy.served_model_name}:{name}" for name in sorted(adapters)))
 
+    def not_served(self, model: str) -> ModelNotServed:
+        return ModelNotServed(f"model {model!r} is not served here; {', '.join(self.models())} can be asked for")
+
     def _beliefs(self, revision: PairRevision, request: Request) -> Beliefs:
         return Beliefs(self.segments, _segment(revision, request), self.looks)
 
@@ -186,13 +199,16 @@ class Gateway:
         with _refusals_counted(self.books.metrics):
             assignment = self._assignment(ask, request=request_id, session=session_key or ask.user)
         account = Account(assignment, self.in_force, ledger=self.books.ledger, metrics=self.books.metrics)
-        reply = Reply(ask, account, clock=self.clock)
-        with _closed_by_its_end(account), self._room(ask.sessions), _left(reply.choices):
-            self._seat(reply, ask, account, request_id)
-            async with self._running(reply, assignment):
-                yield reply
-            self._cast_shadow(reply, assignment, account)
-            self._offer_replays(reply, assignment, account)
+        guest = Guest(ask.tenant, ask.weight, ask.quota, ask.sessions, ask.prompt_tokens)
+        reply = Reply(ask, account, clock=self.clock, charge=partial(self._house.charge, guest))
+        with _closed_by_its_end(account):
+            async with self._house.admitted(guest):
+                with _left(reply.choices):
+                    self._seat(reply, ask, account, request_id)
+                    async with self._running(reply, assignment):
+                        yield reply
+                    self._cast_shadow(reply, assignment, account)
+                    self._offer_replays(reply, assignment, account)
 
     def cut_off(self) -> None:
         """End what is in progress with a failure that tells its callers to try again."""
@@ -214,30 +230,16 @@ class Gateway:
         loaded = self.fleet.targets.adapters(revision.target)
         name = model.removeprefix(f"{policy.served_model_name}:")
         if name == model or (name not in loaded and self.fleet.targets.admitted().get(revision.target)):
-            raise ModelNotServed(f"model {model!r} is not served here; {', '.join(self.models())} can be asked for")
+            raise self.not_served(model)
         if name not in loaded:
             raise TargetLost(f"no target pod of revision {revision.name} is ready; try again")
         return loaded[name]
 
-    @contextmanager
-    def _room(self, sessions: int) -> Iterator[None]:
-        if sessions > self.limits.sessions:
-            raise BadRequest(f"n asks for {sessions} choices; at most {self.limits.sessions} fit here", parameter="n")
-        if self.sessions + sessions > self.limits.sessions:
-            raise Overloaded(
-                f"{self.sessions} of {self.limits.sessions} sessions are in use; try again",
-                retry_after_seconds=self.limits.retry_seconds,
-            )
-        self.sessions += sessions
-        try:
-            yield
-        finally:
-            self.sessions -= sessions
-
     def _seat(self, reply: Reply, ask: Ask, account: Account, request_id: str) -> None:
         """Place every choice, numbered prompt by prompt; nothing has reached an engine when this raises."""
+        foretold = None if ask.prediction is None else Foretold(ask.prediction, self._end_tokens(ask))
         for index in range(ask.sessions):
-            seat = Seat(account, ask.wish, fleet=self.fleet, clock=self.clock)
+            seat = Seat(account, ask.wish, fleet=self.fleet, clock=self.clock, foretold=foretold)
             request = self._request(ask, seat, index, session=SessionId(f"{request_id}-{index}"))
             reply.choices.append(Choice(request, seat, []))
             check_fits(ask, seat.target)
@@ -251,7 +253,7 @@ class Gateway:
             parameters=replace(ask.parameters, choice=index),
             verification=seat.verification(),
             endings=Endings(min(ask.max_tokens or room, room), self._end_tokens(ask), ask.stop),
-            decode=self.tokenizer.decode,
+            decode=self.tokenizer.decode if ask.tool_use is None else self.tokenizer.decode_calls,
             target_length=seat.target.max_length,
             draft_length=seat.draft_length,
             logprobs=ask.logprobs,

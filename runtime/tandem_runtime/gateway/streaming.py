@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from tandem_runtime.domain.commands import Emit
 from tandem_runtime.domain.tokens import FinishReason
 from tandem_runtime.gateway.present import Answer, Chunk, Presenter, count_usage
-from tandem_runtime.gateway.replies import SpeculationReport
+from tandem_runtime.gateway.replies import CompletionDetails, SpeculationReport
 
 
 class ReplyStream:
@@ -32,8 +32,10 @@ class ReplyStream:
             self._offsets[index] += sum(len(self._presenter.token_text(token)) for token in emit.tokens)
         return _present([opening, chunk])
 
-    def finished(self, index: int, reason: FinishReason, report: SpeculationReport) -> list[Chunk]:
-        """The choice's end, and the reply's if it was the last one."""
+    def finished(
+        self, index: int, reason: FinishReason, report: SpeculationReport, details: CompletionDetails | None = None
+    ) -> list[Chunk]:
+        """The choice's end, and the reply's if it was the last one: then usage tells `details` too."""
         self._answers[index].finish = reason
         closing = self._presenter.closing(index, reason)
         if any(answer.finish is None for answer in self._answers):
@@ -41,7 +43,8 @@ class ReplyStream:
         if self._usage_of_prompt is None:
             closing["speculation"] = report
             return [closing]
-        summary = self._presenter.summary(count_usage(prompt_tokens=self._usage_of_prompt, answers=self._answers))
+        usage = count_usage(prompt_tokens=self._usage_of_prompt, answers=self._answers, details=details)
+        summary = self._presenter.summary(usage)
         summary["speculation"] = report
         return [closing, summary]
 

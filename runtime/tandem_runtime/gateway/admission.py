@@ -1,0 +1,196 @@
+"""Knows who is let in: what tenants have used of their quotas, how full the house is, who waits, and who is next.
+
+Refuses to know what requests ask and how they are served.
+
+**Tokens per minute** are a bucket: it holds a minute's worth, fills evenly, and a request may begin while there is
+enough for its prompt (a full one is enough for any). Prompts are taken when a request begins, answers token by token as
+they come, so a bucket can be overdrawn, and then the tenant waits longer: over time it gets its rate, whatever its
+answers' lengths. **Concurrent** counts choices. Both are those of one gateway: of several a tenant may have the sum.
+
+**The house.** Who finds no room waits, for a while and in bounds. Next is whose tenant has the fewest choices in
+progress for its weight, of equals who came first; nobody overtakes it, so a request of many choices has its turn.
+"""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+
+from tandem_runtime.domain.errors import BadRequest, Overloaded
+from tandem_runtime.gateway.failures import QuotaUsedUp
+from tandem_runtime.gateway.keys import Quota
+from tandem_runtime.ports import Clock
+
+MINUTE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    sessions: int = 256
+    """Choices in progress on one gateway."""
+    waiting: int = 256
+    """Requests that wait for room."""
+    wait_seconds: float = 5.0
+    """How long one waits at most."""
+    body_bytes: int = 8 * 2**20
+    retry_seconds: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """What a request takes up, and on whose account."""
+
+    tenant: str
+    weight: float
+    quota: Quota
+    sessions: int
+    prompt_tokens: int
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """A tenant's tokens as of a moment; below 0: overdrawn."""
+
+    tokens: float
+    at: float
+
+    def fill(self, rate: int, now: float) -> None:
+        self.tokens = min(self.tokens + (now - self.at) * rate / MINUTE_SECONDS, float(rate))
+        self.at = now
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiter:
+    guest: Guest
+    called: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class House:
+    """The room of one gateway."""
+
+    def __init__(self, limits: Limits, clock: Clock) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._used: Counter[str] = Counter()
+        """Choices in progress, by tenant."""
+        self._buckets: dict[str, _Bucket] = {}
+        self._waiting: list[_Waiter] = []
+
+    @property
+    def sessions(self) -> int:
+        """Choices in progress."""
+        return self._used.total()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @asynccontextmanager
+    async def admitted(self, guest: Guest) -> AsyncIterator[None]:
+        """The request is in while the block lasts. Raises BadRequest where it never fits, QuotaUsedUp, Overloaded."""
+        self._refuse_what_never_fits(guest)
+        self._refuse_beyond_quota(guest)
+        if self._waiting or not self._has_room(guest):
+            await self._wait(guest)
+        else:
+            self._enter(guest)
+        try:
+            yield
+        finally:
+            self._leave(guest)
+
+    def charge(self, guest: Guest, tokens: int) -> None:
+        """The request has got so many more."""
+        bucket = self._bucket(guest)
+        if bucket is not None:
+            bucket.tokens -= tokens
+
+    def _refuse_what_never_fits(self, guest: Guest) -> None:
+        most, mine = self._limits.sessions, guest.quota.concurrent
+        if guest.sessions > most:
+            raise BadRequest(f"n asks for {guest.sessions} choices; at most {most} fit here", parameter="n")
+        if mine is not None and guest.sessions > mine:
+            raise BadRequest(
+                f"n asks for {guest.sessions} choices; at most {mine} may be in progress for this API key",
+                parameter="n",
+            )
+
+    def _refuse_beyond_quota(self, guest: Guest) -> None:
+        most = guest.quota.concurrent
+        waiting = sum(waiter.guest.sessions for waiter in self._waiting if waiter.guest.tenant == guest.tenant)
+        used = self._used[guest.tenant] + waiting
+        if most is not None and used + guest.sessions > most:
+            raise QuotaUsedUp(
+                f"{used} of {most} choices of this API key are in progress or wait; send it again when one has ended",
+                retry_after_seconds=self._limits.retry_seconds,
+            )
+        bucket, rate = self._bucket(guest), guest.quota.tokens_per_minute
+        if bucket is None or rate is None:
+            return
+        missing = min(max(guest.prompt_tokens, 1), rate) - bucket.tokens
+        if missing > 0:
+            raise QuotaUsedUp(
+                f"the {rate} tokens per minute of this API key are used up; wait, or send a shorter prompt",
+                retry_after_seconds=math.ceil(missing * MINUTE_SECONDS / rate),
+            )
+
+    def _bucket(self, guest: Guest) -> _Bucket | None:
+        """As of now; None where tokens are not counted."""
+        rate, now = guest.quota.tokens_per_minute, self._clock.monotonic()
+        if rate is None:
+            return None
+        bucket = self._buckets.setdefault(guest.tenant, _Bucket(float(rate), now))
+        bucket.fill(rate, now)
+        return bucket
+
+    def _has_room(self, guest: Guest) -> bool:
+        return self.sessions + guest.sessions <= self._limits.sessions
+
+    async def _wait(self, guest: Guest) -> None:
+        full = Overloaded(
+            f"{self.sessions} of {self._limits.sessions} sessions are in use, {self.waiting} requests wait; try again",
+            retry_after_seconds=self._limits.retry_seconds,
+        )
+        if self.waiting >= self._limits.waiting or not self._limits.wait_seconds:
+            raise full
+        with self._in_line(guest) as waiter:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._limits.wait_seconds):
+                    await waiter.called.wait()
+            if waiter in self._waiting:
+                raise full
+
+    @contextmanager
+    def _in_line(self, guest: Guest) -> Iterator[_Waiter]:
+        """Who gives up, or leaves, after it was called gives its room back."""
+        waiter = _Waiter(guest)
+        self._waiting.append(waiter)
+        try:
+            yield waiter
+        except BaseException:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+                self._call()
+            else:
+                self._leave(guest)
+            raise
+
+    def _enter(self, guest: Guest) -> None:
+        self._used[guest.tenant] += guest.sessions
+        self.charge(guest, guest.prompt_tokens)
+
+    def _leave(self, guest: Guest) -> None:
+        self._used[guest.tenant] -= guest.sessions
+        self._call()
+
+    def _call(self) -> None:
+        """Let in who is next, as long as there is room."""
+        while self._waiting:
+            first = min(self._waiting, key=lambda waiter: self._used[waiter.guest.tenant] / waiter.guest.weight)
+            if not self._has_room(first.guest):
+                return
+            self._waiting.remove(first)
+            self._enter(first.guest)
+            first.called.set()
