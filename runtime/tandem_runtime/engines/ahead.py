@@ -3,9 +3,10 @@
 Refuses to know which branches are worth it (`domain.ahead`), the port, and how a token is drawn.
 
 A *branch* supposes a verdict: the first j proposed tokens stand, then y. It is a line of KV memory of its own, forked
-from the session's (no copies but of the block that is begun), and a job of its own in the steps that all share, in the
-lowest class of urgency; the first line to give up its memory, and one that never takes any from others. What follows if
-all proposed tokens stand is known only once the last of them has been read, so that is a job of its own: the *trunk*.
+from the session's (it shares whole blocks, and copies the one that is begun), and a job of its own in the steps that
+all share, in the lowest class of urgency; the first line to give up its memory, and one that never takes any from
+others. What follows if all proposed tokens stand is known only once the last of them has been read: so does the
+*trunk*, the job that begins all others. What goes wrong in one of these jobs ends that one, and frees its memory.
 
 A branch draws what would be drawn if its verdict came and it were asked then: from the same prefix, under the same
 rules, with the same numbers of chance. So a proposal does not depend on whether it was prepared, but for its length,
@@ -85,7 +86,8 @@ class _Branch:
 
     after: tuple[TokenId, ...]
     most: int
-    line: Line
+    line: Line | None
+    """None: it has given up its memory. What it has drafted may be offered all the same."""
     lane: Beside
     drafted: Drafted = field(default_factory=Drafted)
 
@@ -114,19 +116,8 @@ class Preparation:
         """Fork the branches that are known, and read on for those that are not."""
         if self._over:
             return
-        ids = self._proposed.ids
-        *wanted, after_all = fan_out(self._outlook.survivals[: len(ids)], min(self._outlook.branches, MOST_BRANCHES))
-        self._shorten()
-        for stand, guessed in enumerate(wanted):
-            guesses = self._proposed.shortlists[stand].after_rejection(ids[stand], guessed)
-            self._fork(self._session.line, stand, guesses)
-        if not after_all or ids[-1] in self._guessing.ends or self._settled + len(ids) > self._guessing.longest:
-            return
-        if len(self._proposed.shortlists) > len(ids):
-            self._fork(self._session.line, len(ids), self._proposed.shortlists[len(ids)].after_all(after_all))
-        else:
-            self._trunk = self._branch(self._session.line, tuple(ids))
-            self._loop.go_beside(self._trunk.lane, self._read_on(self._trunk, after_all))
+        self._trunk = _Branch(tuple(self._proposed.ids), 0, None, self._next_lane())
+        self._loop.go_beside(self._trunk.lane, self._owning(self._trunk, self._grow(self._trunk)))
 
     def settle(self, arrived: float) -> tuple[Drafted | None, Ahead]:
         """The output has gone on, as was told at the moment `arrived`: what was prepared for just that, and what came
@@ -135,10 +126,9 @@ class Preparation:
         right = self._branches.get(happened)
         if right is not None and not right.drafted.ids:
             right = None
-        self._loop.end_beside([branch.lane for branch in self._held()])
         self._guessing.pauses.learn(max(arrived - self._answered_at, 0.0))
-        if right is not None:
-            self._take_over(right.line)
+        if right is not None and right.line is not None:
+            self._loop.lines.take_over(right.line, self._session.prefix)
         self.drop()
         wasted = sum(len(branch.drafted.ids) for branch in self._branches.values() if branch is not right)
         return None if right is None else right.drafted, Ahead(right is not None, wasted)
@@ -146,18 +136,40 @@ class Preparation:
     def drop(self) -> None:
         """End all of it. Idempotent."""
         self._over = True
-        self._loop.end_beside([branch.lane for branch in self._held()])
-        for branch in self._held():
-            self._loop.lines.close(branch.line)
-        self._trunk = None
+        held = [*self._branches.values(), *([self._trunk] if self._trunk else [])]
+        self._loop.end_beside([branch.lane for branch in held])
+        for branch in held:
+            self._free(branch)
 
-    def _held(self) -> list[_Branch]:
-        return [*self._branches.values(), *([self._trunk] if self._trunk else [])]
+    def _next_lane(self) -> Beside:
+        return self._session.request.session, next(self._numbers)
 
-    def _take_over(self, line: Line) -> None:
-        own = self._session.line
-        if len(line.held) > own.agrees(self._session.prefix):
-            self._loop.lines.swap(own, line)
+    def _owning(self, branch: _Branch, work: Work[None]) -> Work[None]:
+        """`work`, which ends the branch's hold on memory where it does not come to its end."""
+        try:
+            yield from work
+        except BaseException:  # given up, dropped or failed
+            self._free(branch)
+            raise
+
+    def _free(self, branch: _Branch) -> None:
+        line, branch.line = branch.line, None
+        if line is not None:
+            self._loop.lines.close(line)
+
+    def _grow(self, trunk: _Branch) -> Work[None]:
+        ids, own = self._proposed.ids, self._session.line
+        self._loop.lines.cut(own, own.agrees(self._session.prefix))
+        *wanted, after_all = fan_out(self._outlook.survivals[: len(ids)], min(self._outlook.branches, MOST_BRANCHES))
+        self._shorten()
+        for stand, guessed in enumerate(wanted):
+            self._fork(own, stand, self._proposed.shortlists[stand].after_rejection(ids[stand], guessed))
+        if not after_all or ids[-1] in self._guessing.ends or self._settled + len(ids) > self._guessing.longest:
+            return
+        if len(self._proposed.shortlists) > len(ids):
+            self._fork(own, len(ids), self._proposed.shortlists[len(ids)].after_all(after_all))
+        else:
+            yield from self._read_on(trunk, after_all)
 
     def _shorten(self) -> None:
         """Make shortlists of the rows that the proposal was drawn from."""
@@ -181,30 +193,36 @@ class Preparation:
             if token in self._guessing.ends:
                 continue
             most = min(self._outlook.enough or longest, longest) if rank else longest
-            branch = self._branches[after] = self._branch(line, after[:-1], after, most=most)
-            self._loop.go_beside(branch.lane, self._draft(branch))
+            fork = self._loop.lines.fork(line, self._settled + stand)
+            branch = self._branches[after] = _Branch(after, most, fork, self._next_lane())
+            self._loop.go_beside(branch.lane, self._owning(branch, self._draft(branch, fork)))
 
-    def _branch(self, line: Line, kept: Sequence[TokenId], after: tuple[TokenId, ...] = (), most: int = 0) -> _Branch:
-        fork = self._loop.lines.fork(line, self._settled + len(kept))
-        return _Branch(after, most, fork, (self._session.request.session, next(self._numbers)))
+    def _behind(self, line: Line, after: Sequence[TokenId]) -> list[TokenId]:
+        """What a branch's line is to hold: all behind its stem, of what is settled and then `after`."""
+        prompt, output = self._session.request.prompt, self._session.output
+        begins = max(line.begins - len(prompt), 0)
+        settled = [*prompt[line.begins :], *output[begins : self._offset]]
+        return [*settled, *after[max(line.begins - self._settled, 0) :]]
 
     def _read_on(self, trunk: _Branch, count: int) -> Work[None]:
         """Read the last proposed token, and branch off behind it."""
         ids, session = self._proposed.ids, self._session
-        tokens = [*session.prefix[: self._settled], *ids]
-        seen = yield Want(trunk.line, tokens, first=len(tokens) - 1, settled=self._settled)
+        line = trunk.line = self._loop.lines.fork(session.line, self._settled + len(ids))
+        tokens = self._behind(line, ids)
+        seen = yield Want(line, tokens, first=len(tokens) - 1, settled=0)
         with session.supposing(self._offset, ids):
             (row,) = session.processed(seen.logits, ())
         guesses = self._shortlist(row, self._offset, len(ids)).after_all(count)
-        self._fork(trunk.line, len(ids), guesses)
+        self._fork(line, len(ids), guesses)
+        self._free(trunk)
 
-    def _draft(self, branch: _Branch) -> Work[None]:
+    def _draft(self, branch: _Branch, line: Line) -> Work[None]:
         """Draft what would be proposed behind the branch."""
         session, drafted = self._session, branch.drafted
-        tokens = [*session.prefix[: self._settled], *branch.after]
+        tokens = self._behind(line, branch.after)
         offset = self._offset + len(branch.after)
-        while len(drafted.ids) < branch.most and len(tokens) <= self._guessing.longest:
-            seen = yield Want(branch.line, tokens, first=len(tokens) - 1, settled=self._settled)
+        while len(drafted.ids) < branch.most and line.begins + len(tokens) <= self._guessing.longest:
+            seen = yield Want(line, tokens, first=len(tokens) - 1, settled=0)
             with session.supposing(self._offset, [*branch.after, *drafted.ids]):
                 guessed = self._guessing.guess(session, seen.logits, len(drafted.ids))
                 if guessed is None:

@@ -132,8 +132,8 @@ class _Planning:
         want = job.current
         self.lines.adopt(want)
         missing = job.missing - self.spared.get(job, 0)
-        is_long = _is_long(job, self.size)
-        if is_long and job.line.is_ahead:
+        is_long, stem = _is_long(job, self.size), job.line.stem
+        if stem is not None and (is_long or not stem.stands):
             self.plan.given_up.append(job)
             return
         block = self.lines.upcoming(want)

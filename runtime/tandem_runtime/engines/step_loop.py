@@ -407,5 +407,7 @@ def _call_all(calls: Sequence[Callable[[], None]]) -> None:
         call()
 
 
-def _unheard(_result: None, _error: TandemError | None) -> None:
-    """Where the answer of work goes that nobody waits for."""
+def _unheard(_result: None, error: TandemError | None) -> None:
+    """Where the answer of work goes that nobody waits for. An error that nobody foresaw is told all the same."""
+    if error is not None and isinstance(error.__cause__, Exception):
+        _log.error("work beside failed error=%s", origin(error.__cause__))
