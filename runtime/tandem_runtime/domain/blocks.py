@@ -139,8 +139,7 @@ class Blocks:
         return Table(None, blocks, length) if begin else Table(table.root, blocks, length, list(table.settled))
 
     def exchange(self, table: Table, rest: Table, *, begin: int) -> None:
-        """From its block `begin` on, `table` goes on as `rest`, a table that was forked there, and the other way round.
-        """
+        """From its block `begin` on, `table` goes on as `rest`, which was forked there, and the other way round."""
         start = begin * self.block_tokens
         assert table.length >= start, "what lies before stands"
         table.blocks[begin:], rest.blocks[:] = rest.blocks, table.blocks[begin:]

@@ -84,9 +84,9 @@ class Line:
 class Want:
     """The logits that follow `tokens[first]`, `tokens[first + 1]`, ... to the end, given all before them.
 
-    Of a branch `tokens` are those behind its stem. The first `settled` tokens are verified: of no others will the memory
-    be known to other sessions. The last tokens, one per entry of `survivals`, are guesses that a step may leave out (see
-    `domain.budget`).
+    Of a branch, `tokens` are those behind its stem. The first `settled` tokens are verified: of no others will the
+    memory be known to other sessions. The last tokens, one per entry of `survivals`, are guesses that a step may leave
+    out (see `domain.budget`).
     """
 
     line: Line
