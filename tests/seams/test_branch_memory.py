@@ -4,17 +4,21 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from os.path import commonprefix
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.seams.port_models import VOCAB, hashed_logits
 from tests.seams.port_words import LIFE, facts
 
+from tandem_runtime.domain.batching import Claim
+from tandem_runtime.domain.blocks import Table
 from tandem_runtime.domain.errors import TandemError
 from tandem_runtime.domain.tokens import (
     OpenSession,
     Outlook,
+    Priority,
     Proposal,
     ProposeRound,
     SamplingParameters,
@@ -235,5 +239,11 @@ class DraftingAhead(RuleBasedStateMachine):
         self.runner.close()
 
 
-DraftingAhead.TestCase.settings = settings(deadline=None, stateful_step_count=40, max_examples=60)
+@given(st.lists(st.integers(0, 1), max_size=9), st.lists(st.integers(0, 1), max_size=9))
+def test_a_line_agrees_with_as_much_as_both_begin_with(held: list[TokenId], tokens: list[TokenId]) -> None:
+    line = Line(1, Table(None), Claim(None, 1.0, Priority.INTERACTIVE), 0.0, held=held)
+    assert line.agrees(tokens) == len(commonprefix([held, tokens]))
+
+
+DraftingAhead.TestCase.settings = settings(deadline=None, stateful_step_count=40, max_examples=30)
 test_drafting_ahead_in_little_memory = DraftingAhead.TestCase

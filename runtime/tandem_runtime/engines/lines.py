@@ -73,11 +73,17 @@ class Line:
         return (*(() if self.stem is None else self.stem.blocks), *self.table.blocks)
 
     def agrees(self, tokens: list[TokenId]) -> int:
-        """How many of the ids that it holds `tokens` begins with."""
-        limit = min(len(self.held), len(tokens))
-        if self.held[:limit] == tokens[:limit]:
-            return limit
-        return next(i for i in range(limit) if self.held[i] != tokens[i])
+        """How many of the ids that it holds `tokens` begins with. By halves, as whole pieces are compared fast."""
+        least, most = 0, min(len(self.held), len(tokens))
+        if self.held[:most] == tokens[:most]:
+            return most
+        while most - least > 1:
+            middle = (least + most) // 2
+            if self.held[least:middle] == tokens[least:middle]:
+                least = middle
+            else:
+                most = middle
+        return least
 
 
 @dataclass(frozen=True, slots=True)
