@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from os.path import commonprefix
+from itertools import takewhile
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -242,7 +242,7 @@ class DraftingAhead(RuleBasedStateMachine):
 @given(st.lists(st.integers(0, 1), max_size=9), st.lists(st.integers(0, 1), max_size=9))
 def test_a_line_agrees_with_as_much_as_both_begin_with(held: list[TokenId], tokens: list[TokenId]) -> None:
     line = Line(1, Table(None), Claim(None, 1.0, Priority.INTERACTIVE), 0.0, held=held)
-    assert line.agrees(tokens) == len(commonprefix([held, tokens]))
+    assert line.agrees(tokens) == len([*takewhile(lambda both: both[0] == both[1], zip(held, tokens, strict=False))])
 
 
 DraftingAhead.TestCase.settings = settings(deadline=None, stateful_step_count=40, max_examples=30)
