@@ -32,8 +32,9 @@ from benchmarks.simulator.costs import RIGS, Rig, StepCost
 from benchmarks.simulator.stepped import FarDraft, FarTarget, StatedPace, SteppedDraft, SteppedTarget
 from benchmarks.simulator.world import PROMPT_TOKENS, Books, Setting, World
 from tandem_runtime.domain.ahead import Overlap
+from tandem_runtime.domain.cells import Lookahead
 from tandem_runtime.domain.commands import Request
-from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead
+from tandem_runtime.domain.lookahead import OFF, Bounds
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import Incarnation, SamplingParameters, TokenId
 from tandem_runtime.engines.options import EngineOptions

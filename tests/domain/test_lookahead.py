@@ -13,19 +13,16 @@ from hypothesis import strategies as st
 
 from tandem_runtime.domain.acceptance import ALIKE, GRID, LEVELS, PACES, UNKNOWN, Acceptance
 from tandem_runtime.domain.ahead import Overlap
+from tandem_runtime.domain.cells import LISTEN_TOKENS, START_SECONDS, Lookahead, Shared
 from tandem_runtime.domain.costs import AGE_LIMIT_SECONDS, Costs, Model, Plane
 from tandem_runtime.domain.lookahead import (
-    LISTEN_TOKENS,
     MEASURED_TOKENS,
     OFF,
-    START_SECONDS,
     Belief,
     Bounds,
     Choice,
-    Lookahead,
     Mode,
     Rule,
-    Shared,
     View,
     Why,
     best,
@@ -367,6 +364,20 @@ def test_only_one_of_many_sessions_has_its_draft_listen_and_another_takes_over()
     assert second.listens == LISTEN_TOKENS
     second.choose(OFF, 16, 0.0, warm=False)
     assert second.listens is None
+
+
+def test_a_session_whose_draft_cannot_be_heard_lends_its_ear_to_another_until_it_chooses_again() -> None:
+    cell = Shared(belief(0.2, k=0))
+    first, second = cell.begin(), cell.begin()
+    for each in (first, second):
+        each.choose(WIDE, 16, 0.0, warm=False)
+    assert (first.listens, second.listens) == (LISTEN_TOKENS, None)
+    first.unheard()
+    assert (first.listens, second.listens) == (None, LISTEN_TOKENS)
+    first.choose(WIDE, 16, 0.0, warm=False)
+    assert (first.listens, second.listens) == (None, LISTEN_TOKENS)
+    second.unheard()
+    assert (first.listens, second.listens) == (LISTEN_TOKENS, None)
 
 
 @pytest.mark.parametrize(

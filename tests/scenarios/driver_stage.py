@@ -5,13 +5,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from tandem_runtime.domain.cells import Lookahead
 from tandem_runtime.domain.commands import Emit, Finish, Request
 from tandem_runtime.domain.errors import (
     SessionLost,
     StaleOffset,
     TargetLost,
 )
-from tandem_runtime.domain.lookahead import Bounds, Lookahead, Mode
+from tandem_runtime.domain.lookahead import Bounds, Mode
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import (
@@ -79,6 +80,7 @@ class Failing:
     faults: dict[int, Fault] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     holds: dict[SessionId, list[TokenId]] = field(default_factory=dict)
+    close_fault: Exception | None = None
 
     async def called(self, name: str) -> None:
         number = len(self.calls)
@@ -98,6 +100,8 @@ class Failing:
     async def close(self, session: SessionId) -> None:
         self.holds.pop(session, None)
         await self.called("close")
+        if self.close_fault is not None:
+            raise self.close_fault
 
 
 @dataclass
@@ -143,7 +147,7 @@ class ChainDraft(Failing):
             held.append(chain(held) if len(held) % 3 else (chain(held) + 1) % 7)
         return Proposal(tuple(held[known:]), draft_seconds=0.004 * request.k)
 
-    async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
+    async def score(self, request: ScoreTokens) -> tuple[bool, ...] | None:
         raise AssertionError("only of a draft that listens are scores asked")
 
 

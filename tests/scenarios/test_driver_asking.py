@@ -9,10 +9,11 @@ import pytest
 from tests.scenarios.driver_stage import PLAIN, ChainDraft, ChainTarget, Fault, Stage, raising
 
 from tandem_runtime.domain.acceptance import ALIKE, UNKNOWN
+from tandem_runtime.domain.cells import Shared
 from tandem_runtime.domain.errors import (
     DraftLost,
 )
-from tandem_runtime.domain.lookahead import Bounds, Mode, Shared
+from tandem_runtime.domain.lookahead import Bounds, Mode
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import (
@@ -92,7 +93,7 @@ class ListeningDraft(ChainDraft):
     right: bool = False
     scored: list[tuple[int, int]] = field(default_factory=list)
 
-    async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
+    async def score(self, request: ScoreTokens) -> tuple[bool, ...] | None:
         await self.called("score")
         held = self.holds[request.session]
         held[self.prompt_tokens + request.base :] = request.ids
@@ -178,3 +179,56 @@ async def test_a_run_is_ended_for_proposals_only_where_one_has_room(draft_length
     await stage.answer()
     assert isinstance(stage.target, RunTarget)
     assert (21 in stage.target.begun or any(round.proposed for round in stage.observer.rounds)) is ends
+
+
+@dataclass
+class ReticentDraft(ListeningDraft):
+    """Is left alone for its first three scores."""
+
+    turned_away: int = 3
+
+    async def score(self, request: ScoreTokens) -> tuple[bool, ...] | None:
+        if self.turned_away:
+            self.turned_away -= 1
+            await self.called("score")
+            return None
+        return await super().score(request)
+
+
+async def test_a_draft_that_cannot_be_heard_now_is_no_lost_one_and_is_heard_later() -> None:
+    stage, _ = unconvinced(right=False)
+    plain = await stage.answer()
+    stage, _ = unconvinced(right=False)
+    draft = stage.draft = ReticentDraft()
+    draft.clock = stage.clock
+    assert await stage.answer() == plain
+    assert draft.calls.count("open") == 1
+    assert draft.turned_away == 0
+    assert draft.scored[0][1] > 8
+
+
+@pytest.mark.parametrize("bits", [0, 7, 9])
+async def test_a_draft_that_scores_other_tokens_than_it_was_asked_for_is_lost(bits: int) -> None:
+    @dataclass
+    class Miscounting(ListeningDraft):
+        async def score(self, request: ScoreTokens) -> tuple[bool, ...] | None:
+            await super().score(request)
+            return (True,) * bits
+
+    stage, _ = unconvinced(right=False)
+    plain = await stage.answer()
+    stage, _ = unconvinced(right=False)
+    draft = stage.draft = Miscounting()
+    draft.clock = stage.clock
+    assert await stage.answer() == plain
+    assert draft.calls == ["open", "score", "close"]
+    assert sum(round.proposed for round in stage.observer.rounds) == 0
+
+
+@pytest.mark.parametrize("who", ["draft", "target"])
+async def test_an_engine_that_fails_to_let_a_session_go_costs_no_answer(who: str) -> None:
+    stage = Stage(bounds=Bounds(4, 4, Mode.ALWAYS))
+    engine = stage.draft if who == "draft" else stage.target
+    assert engine is not None
+    engine.close_fault = ZeroDivisionError("a fault of its own")
+    assert await stage.answer() == PLAIN

@@ -35,6 +35,7 @@ from tandem_runtime.domain.errors import BadRequest, DraftLost, OutOfOrder, Stal
 from tandem_runtime.domain.states import FINAL, TRANSITIONS, Signal, State
 from tandem_runtime.domain.stopping import Reader
 from tandem_runtime.domain.tokens import (
+    Drafter,
     FinishReason,
     Incarnation,
     Opened,
@@ -163,8 +164,8 @@ class Session:
         stop: Stop | None = None,
         outlook: Outlook | None = None,
     ) -> None:
-        """K for the next round, at most what Choose said, and `survivals` as in `VerifyRound`, for K tokens; where K is
-        0, after how many tokens to ask again at the latest."""
+        """K for the next round, at most what Choose said, and `survivals` as in `VerifyRound`, K of them or, where the
+        target is to leave nothing out, none; where K is 0, after how many tokens to ask again at the latest."""
         self._demand(Signal.WILL_RUN)
         if not 0 <= k <= self._most():
             raise OutOfOrder(f"K = {k} was chosen where at most {self._most()} tokens fit")
@@ -344,8 +345,13 @@ class Session:
             len(self._ks),
             len(self._output),
             self._proposal,
-            self._proposal.survivals or self._survivals[: len(self._proposal.ids)],
+            self._beliefs(),
         )
+
+    def _beliefs(self) -> tuple[float, ...]:
+        """Of every token that was asked for, also of those that drafting never came to: how many it came to was drawn.
+        Nobody's, where nothing may be left out."""
+        return (self._proposal.survivals or self._survivals) if self._survivals else ()
 
     def _check(self, verdict: Verdict) -> None:
         asked, told = (len(self._ks), len(self._output)), (verdict.round, verdict.offset)
@@ -405,7 +411,7 @@ class Session:
             rows=verdict.rows,
             draft_rows=self._proposal.rows,
             ahead=self._proposal.ahead,
-            prepares=proposed > 0 and self._outlook is not None,
+            prepares=proposed > 0 and self._outlook is not None and self._proposal.drafter is Drafter.MODEL,
             drafter=self._proposal.drafter,
             unjudged=verdict.unjudged,
             beside=verdict.beside,
