@@ -5,32 +5,44 @@ Refuses to know real time and real models' arithmetic costs: time is virtual and
 own. Acceptance and hits are outcomes: draft and target have rows of logits that depend on the text so far, p = q with
 Gaussian noise, of a size that makes both choose the same token, under the shared noise, in a share alpha of all places.
 
-12 requests of 128 tokens come one after another to a gateway that has seen nothing before; prompts of 300 tokens are
-read, steps cost 5 % more or less. A draft's step over B rows costs 4 (1 + .03 (B - 1)) ms. The speed-up is over the
-same requests without speculation, seconds over seconds, as in `rig_sequential`.
+*pair*: the same with rows of the trained pair of examples/pairs, which compute while time stands still: what its models
+really say after prompts that they were not trained on, its own acceptance, its own hits (the outcomes of the trace
+`tiny-good` are of the same pair and prompts).
+
+12 requests of 128 tokens come one after another to a gateway that has seen nothing before; prompts of 300 tokens (the
+pair's own are shorter) are read, steps cost 5 % more or less. A draft's step over B rows costs 4 (1 + .03 (B - 1)) ms.
+The speed-up is over the same requests without speculation, seconds over seconds, as in `rig_sequential`.
 """
 
 import random
 import statistics
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from benchmarks.coupled_verify import PAIRS
+from benchmarks.prompts import pair_prompts
 from benchmarks.record import record
 from benchmarks.simulator.acceptance import chance
 from benchmarks.simulator.clock import run_virtually
 from benchmarks.simulator.costs import RIGS, Rig, StepCost
 from benchmarks.simulator.stepped import FarDraft, FarTarget, StatedPace, SteppedDraft, SteppedTarget
-from benchmarks.simulator.world import Books, Setting, World
+from benchmarks.simulator.world import PROMPT_TOKENS, Books, Setting, World
 from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.cells import Lookahead
 from tandem_runtime.domain.commands import Request
 from tandem_runtime.domain.lookahead import OFF, Bounds
+from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import Incarnation, SamplingParameters, TokenId
+from tandem_runtime.engines.options import EngineOptions
 from tandem_runtime.engines.scripted import Script, ScriptedModel
 from tandem_runtime.engines.sessions import EngineFacts
+from tandem_runtime.engines.torch_engine.engine import load_torch_model
+from tandem_runtime.ports import StepModel
+from tandem_runtime.tokenizer import FolderTokenizer
 
 SEED, SEEDS, REQUESTS = 17, 2, 12
 ALPHAS = {"flat": (0.7, 0.8, 0.9), "sloped": (0.8, 0.9)}
@@ -75,21 +87,59 @@ def sigma_for(alpha: float) -> float:
     return (low + high) / 2
 
 
-def _facts(name: str) -> EngineFacts:
-    return EngineFacts(model_digest=name, tokenizer_digest="rows", incarnation=Incarnation(name))
+def _facts(name: str, pair: "Pair") -> EngineFacts:
+    return EngineFacts(model_digest=name, tokenizer_digest="rows", incarnation=Incarnation(name), end_tokens=pair.ends)
 
 
-class RowsWorld(World):
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Both models, and what is asked of them. `ends`: the tokens behind which an answer ends."""
+
+    target: StepModel
+    draft: StepModel
+    prompts: tuple[tuple[TokenId, ...], ...]
+    ends: frozenset[TokenId] = frozenset()
+
+
+def rows_pair(sigma: float) -> Pair:
+    prompts = tuple(tuple((text + at) % VOCAB for at in range(PROMPT_TOKENS)) for text in range(REQUESTS))
+    return Pair(
+        ScriptedModel(target_rows(sigma), max_length=LONGEST, max_sessions=2),
+        ScriptedModel(draft_rows, max_length=LONGEST, max_sessions=8),
+        prompts,
+    )
+
+
+def trained_pair() -> Pair:
+    """The pair of examples/pairs after prompts that it was not trained on, as in the traces `tiny-good`."""
+    torch.set_num_threads(1)
+    tokenizer = FolderTokenizer(PAIRS / "target")
+    asked = [*pair_prompts("prose", "prose")[: REQUESTS // 2], *pair_prompts("other", "bulletins")[: REQUESTS // 2]]
+
+    def model(name: str, sessions: int) -> StepModel:
+        folder = str(PAIRS / name)
+        return load_torch_model(EngineOptions(model=folder, device="cpu", dtype="fp32", max_sessions=sessions))
+
+    prompts = tuple(tokenizer.encode(prompt.text) for prompt in asked)
+    return Pair(model("target", 2), model("draft-good", 8), prompts, tokenizer.end_tokens)
+
+
+class PairWorld(World):
     """A world whose requests are sampled with a seed of their own."""
 
+    def __init__(self, setting: Setting, pair: Pair, bounds: Bounds) -> None:
+        super().__init__(setting, acceptance=chance(0.0, setting.seed), lookahead=Lookahead(), bounds=lambda: bounds)
+        self.pair = pair
+
     def request(self, text: int) -> Request:
-        plain = super().request(text)
+        pair = self.pair
         return replace(
-            plain,
-            prompt=tuple((text + at) % VOCAB for at in range(self.setting.prompt_tokens)),
-            parameters=SamplingParameters(seed=text),
-            target_length=LONGEST,
-            draft_length=LONGEST,
+            super().request(text),
+            prompt=pair.prompts[text],
+            parameters=SamplingParameters(seed=1000 * self.setting.seed + text),
+            endings=Endings(self.setting.answer_tokens, pair.ends),
+            target_length=pair.target.max_length,
+            draft_length=pair.draft.max_length,
         )
 
 
@@ -98,32 +148,21 @@ def with_rows(rig: Rig) -> Rig:
     return replace(rig, draft=StepCost(rig.draft.step, session=ROW_SHARE * rig.draft.step))
 
 
-def serve(rig: Rig, sigma: float, seed: int, bounds: Bounds) -> Books:
+def serve(rig: Rig, pair: Pair, seed: int, bounds: Bounds) -> Books:
     async def main() -> Books:
-        world = RowsWorld(
-            Setting(seed=seed, rig=rig), acceptance=chance(0.0, seed), lookahead=Lookahead(), bounds=lambda: bounds
-        )
+        world = PairWorld(Setting(seed=seed, rig=rig), pair, bounds)
 
         def pace(name: str, cost: StepCost) -> StatedPace:
             drawn = random.Random(f"{seed}:{name}")
             return StatedPace(cost, clock=world.clock, chance=lambda: max(0.1, drawn.gauss(1.0, rig.noise)))
 
-        target = SteppedTarget(
-            ScriptedModel(target_rows(sigma), max_length=LONGEST, max_sessions=2),
-            _facts("target"),
-            clock=world.clock,
-            pace=pace("target", rig.target),
-        )
-        draft = SteppedDraft(
-            ScriptedModel(draft_rows, max_length=LONGEST, max_sessions=8),
-            _facts("draft"),
-            clock=world.clock,
-            pace=pace("draft", rig.draft),
-        )
+        clock = world.clock
+        target = SteppedTarget(pair.target, _facts("target", pair), clock=clock, pace=pace("target", rig.target))
+        draft = SteppedDraft(pair.draft, _facts("draft", pair), clock=clock, pace=pace("draft", rig.draft))
         with target, draft:
             world.target = FarTarget(target, rig.network / 4)
             world.drafts = [FarDraft(draft, rig.network / 4)]
-            await world.one_after_another(REQUESTS)
+            await world.one_after_another(len(pair.prompts))
         return world.books
 
     return run_virtually(main)
@@ -149,23 +188,27 @@ def counted(books: Books) -> dict[str, float]:
     }
 
 
+def measured(rig: Rig, pair: Pair, seed: int) -> dict[str, dict[str, float]]:
+    """The same requests plainly, with the draft working ahead, and without that."""
+    off = counted(serve(rig, pair, seed, OFF))
+    ahead = counted(serve(rig, pair, seed, Bounds(1, MOST, overlap=Overlap.AUTO)))
+    alone = counted(serve(rig, pair, seed, Bounds(1, MOST, overlap=Overlap.OFF)))
+    assert off["tokens"] == ahead["tokens"] == alone["tokens"]
+    return {"off": off, "ahead": ahead, "sequential": alone}
+
+
 def main() -> None:
     figures: dict[str, float] = {}
     samples: dict[str, object] = {}
     print("rig     alpha  accepted  speed-up  sequential  hits   K     tokens a round  wasted a round")
-    for name, plain_rig in RIGS.items():
-        rig = with_rows(plain_rig)
-        for alpha in ALPHAS[name]:
-            sigma = sigma_for(alpha)
-            runs = []
-            for seed in range(SEED, SEED + SEEDS):
-                off = counted(serve(rig, sigma, seed, OFF))
-                ahead = counted(serve(rig, sigma, seed, Bounds(1, MOST, overlap=Overlap.AUTO)))
-                alone = counted(serve(rig, sigma, seed, Bounds(1, MOST, overlap=Overlap.OFF)))
-                assert off["tokens"] == ahead["tokens"] == alone["tokens"]
-                runs.append({"off": off, "ahead": ahead, "sequential": alone})
-            print(report(f"{name}_{alpha}", runs, figures))
-            samples[f"{name}_{alpha}"] = {"sigma": sigma, "runs": runs}
+    pairs: list[tuple[str, str, Pair]] = []
+    for name, alphas in ALPHAS.items():
+        pairs += [(name, str(alpha), rows_pair(sigma_for(alpha))) for alpha in alphas]
+        pairs.append((name, "pair", trained_pair()))
+    for name, which, pair in pairs:
+        runs = [measured(with_rows(RIGS[name]), pair, seed) for seed in range(SEED, SEED + SEEDS)]
+        print(report(f"{name}_{which}", runs, figures), flush=True)
+        samples[f"{name}_{which}"] = {"runs": runs}
     for alpha in (0.8, 0.9):
         figures[f"speedup_at_{alpha}"] = figures[f"speedup_flat_{alpha}"]
     at_8, at_9 = figures["speedup_at_0.8"], figures["speedup_at_0.9"]

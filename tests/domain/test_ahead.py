@@ -3,8 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tandem_runtime.domain.ahead import (
     BRANCHES,
@@ -15,7 +13,6 @@ from tandem_runtime.domain.ahead import (
     Overlap,
     enough,
     extended,
-    fan_out,
     goes_on,
     learn,
     look,
@@ -52,29 +49,6 @@ def after(*rounds: Round) -> Belief:
 def is_ahead(belief: Belief, overlap: Overlap = Overlap.AUTO) -> bool:
     outlook, _ = look(replace(belief, looks=COMPARED_FIRST + 1), SURVIVALS, MOST, overlap)
     return outlook is not None
-
-
-@pytest.mark.parametrize(
-    ("acceptance", "found"),
-    [(0.5, (4, 2, 1, 0, 1)), (0.7, (2, 2, 1, 1, 2)), (0.8, (2, 2, 1, 1, 2)), (0.95, (1, 1, 1, 1, 2))],
-)
-def test_guesses_go_where_rejections_are_likely(acceptance: float, found: tuple[int, ...]) -> None:
-    assert fan_out([acceptance**i for i in (1, 2, 3, 4)], 8) == found
-
-
-@given(st.lists(st.floats(0, 1), max_size=9), st.integers(0, 40))
-def test_a_fan_out_has_a_number_per_outcome_and_stays_within_its_branches(chances: list[float], branches: int) -> None:
-    survivals = [1.0]
-    for chance in chances:
-        survivals.append(survivals[-1] * chance)
-    found = fan_out(survivals[1:], branches)
-    assert len(found) == len(chances) + 1
-    assert 0 <= sum(found) <= branches
-    assert all(count >= 0 for count in found)
-
-
-def test_what_never_happens_is_not_prepared_for() -> None:
-    assert fan_out((1.0, 1.0, 0.0), BRANCHES)[:2] == (0, 0)
 
 
 @pytest.mark.parametrize(("acceptance", "found"), [(0.5, 1), (0.8, 2), (0.9, 3), (1.0, 4)])

@@ -138,6 +138,17 @@ def test_who_writes_into_a_shared_block_gets_a_copy() -> None:
     assert table.blocks[1] == shared
 
 
+def test_a_fork_behind_a_stem_holds_what_lies_behind_it_and_no_more() -> None:
+    blocks = blocks_of(9)
+    table = filled(blocks, "abcdefghijklmn")
+    rest = blocks.fork(table, begin=3)
+    assert (rest.blocks, rest.length, rest.root, rest.settled) == (table.blocks[3:], 2, None, [])
+    assert blocks.extend(rest, 5) == (Copy(table.blocks[3], rest.blocks[0]),)
+    before, behind = list(table.blocks), list(rest.blocks)
+    blocks.exchange(table, rest, begin=3)
+    assert (table.blocks, table.length, rest.blocks, rest.length) == (before[:3] + behind, 17, before[3:], 2)
+
+
 def test_writing_anew_within_a_known_block_makes_it_unknown() -> None:
     blocks = blocks_of(4)
     table = filled(blocks, "abcdefgh")
@@ -208,6 +219,24 @@ class Bookkeeping(RuleBasedStateMachine):
     def fork(self, data: st.DataObject) -> None:
         table, tokens = data.draw(st.sampled_from(self.tables))
         self.tables.append((self.blocks.fork(table), list(tokens)))
+
+    @precondition(lambda self: 0 < len(self.tables) < 4)
+    @rule(data=st.data())
+    def fork_behind_a_stem(self, data: st.DataObject) -> None:
+        table, tokens = data.draw(st.sampled_from(self.tables))
+        begin = data.draw(st.integers(0, table.length // SIZE))
+        self.tables.append((self.blocks.fork(table, begin=begin), tokens[begin * SIZE :]))
+
+    @precondition(lambda self: any(table.root is None for table, _ in self.tables))
+    @rule(data=st.data())
+    def exchange(self, data: st.DataObject) -> None:
+        rest, behind = data.draw(st.sampled_from([each for each in self.tables if each[0].root is None]))
+        table, held = data.draw(st.sampled_from(self.tables))
+        if table is rest:
+            return
+        begin = data.draw(st.integers(0, table.length // SIZE))
+        self.blocks.exchange(table, rest, begin=begin)
+        held[begin * SIZE :], behind[:] = behind, held[begin * SIZE :]
 
     @precondition(lambda self: self.tables)
     @rule(data=st.data(), tokens=st.lists(st.integers(0, 1), min_size=1, max_size=9))

@@ -1,6 +1,7 @@
 """When the driver asks a draft, which has little to offer or listens: real loop, driver and session."""
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -19,7 +20,9 @@ from tandem_runtime.domain.tokens import (
     Proposal,
     ProposeRound,
     Round,
+    RunRounds,
     ScoreTokens,
+    Verdict,
 )
 
 
@@ -149,6 +152,33 @@ async def test_a_draft_that_fails_while_it_listens_costs_nothing_but_its_help() 
     text = await stage.answer()
     assert draft.calls == ["open", "score", "close"]
     assert len(text.split()) == 64
+
+
+@dataclass
+class RunTarget(YieldingTarget):
+    """Remembers at which offset each run began, and calls `news` after so many tokens."""
+
+    news: tuple[int, Callable[[], None]] = (0, lambda: None)
+    begun: list[int] = field(default_factory=list)
+
+    async def run(self, request: RunRounds) -> AsyncIterator[Verdict]:
+        self.begun.append(request.offset)
+        async for verdict in super().run(request):
+            after, tell = self.news
+            if verdict.offset == after:
+                tell()
+            yield verdict
+
+
+@pytest.mark.parametrize(("draft_length", "ends"), [(1000, True), (11, False)])
+async def test_a_run_is_ended_for_proposals_only_where_one_has_room(draft_length: int, ends: bool) -> None:
+    stage, _ = unconvinced(right=False)
+    cell = stage.lookahead.shared
+    stage.target = RunTarget(news=(20, lambda: cell.hear(matched=500, examined=500)), clock=stage.clock)
+    stage.session = Session(replace(stage.request, endings=Endings(64), draft_length=draft_length))
+    await stage.answer()
+    assert isinstance(stage.target, RunTarget)
+    assert (21 in stage.target.begun or any(round.proposed for round in stage.observer.rounds)) is ends
 
 
 @dataclass

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem_runtime.domain.adapters import AdapterDigest, AdapterFacts
+from tandem_runtime.domain.ahead import MORE_TOKENS
 from tandem_runtime.domain.errors import (
     BadRequest,
     Cancelled,
@@ -60,7 +61,17 @@ incarnations = st.sampled_from([BOUND, Incarnation("another")])
 micro = counts.map(lambda n: n / 1_000_000)
 sharers = st.integers(1, 2**32 - 1)
 share = st.integers(0, 10_000).map(lambda n: n / 10_000)
-outlooks = st.builds(Outlook, st.lists(share, max_size=9).map(tuple), counts, st.none() | sharers)
+
+
+@st.composite
+def propose_rounds(draw: st.DrawFn) -> ProposeRound:
+    k = draw(counts)
+    survivals = st.lists(share, max_size=min(k + MORE_TOKENS, 9)).map(tuple)
+    outlooks = st.builds(Outlook, survivals, counts, st.none() | sharers)
+    told = draw(st.none() | stops), draw(st.none() | outlooks)
+    return ProposeRound(SESSION, draw(incarnations), draw(counts), draw(ids), k, *told)
+
+
 texts = st.text(st.characters(codec="utf-8"), max_size=20)
 
 parameters = st.builds(
@@ -135,9 +146,7 @@ requests: st.SearchStrategy[RequestBody] = st.one_of(
     ),
     verify_rounds(),
     st.builds(RunRounds, st.just(SESSION), incarnations, counts, counts, counts),
-    st.builds(
-        ProposeRound, st.just(SESSION), incarnations, counts, ids, counts, st.none() | stops, st.none() | outlooks
-    ),
+    propose_rounds(),
     st.builds(ScoreTokens, st.just(SESSION), incarnations, counts, ids),
     st.just(Cancel()),
     st.just(Close()),
@@ -270,6 +279,10 @@ SENSELESS = [
     (with_q(ids=[1, 1], probabilities=[0.5, 0.5]), "proposal.q[0]"),
     (with_q(ids=[], probabilities=[]), "proposal.q[0]"),
     (pb.Request(propose=pb.Propose(stop=pb.Stop(acceptance=b"123"))), "propose.stop.acceptance"),
+    (
+        pb.Request(propose=pb.Propose(k=1, outlook=pb.Outlook(survivals_basis_points=[9000] * 4))),
+        "propose.outlook.survivals_basis_points",
+    ),
 ]
 
 

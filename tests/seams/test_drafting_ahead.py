@@ -1,6 +1,7 @@
 """What is drafted ahead is what would have been proposed anyway, over every model that can stand behind a draft."""
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import pytest
 from tests.seams.port_models import LENGTH, PAIRS, SLOTS, VOCAB, Pair, hashed_logits
 from tests.seams.port_words import LIFE, draft_of, opening, propose_of, target_of
 
+from tandem_runtime.domain.blocks import Copy
 from tandem_runtime.domain.tokens import (
     OpenSession,
     Outlook,
@@ -19,8 +21,10 @@ from tandem_runtime.domain.tokens import (
     Verification,
     VerifyRound,
 )
+from tandem_runtime.engines import ahead
 from tandem_runtime.engines.draft_loop import BatchedDraft
-from tandem_runtime.engines.scripted import ScriptedModel
+from tandem_runtime.engines.scripted import Script, ScriptedModel
+from tandem_runtime.ports import Logits, Row
 
 K = 3
 
@@ -177,3 +181,132 @@ async def test_nobody_counts_what_is_drafted_ahead_as_waiting() -> None:
         await draft.propose(ahead_of(0, (), K))
         assert draft.waiting == 0
         await settled(draft)
+
+
+class GatedModel(ScriptedModel):
+    """Counts the blocks that are copied, and takes no step while its gate is shut."""
+
+    def __init__(self, script: Script, *, max_length: int = LENGTH, kv_blocks: int | None = None) -> None:
+        super().__init__(script, max_length=max_length, max_sessions=SLOTS, kv_blocks=kv_blocks)
+        self.gate, self.stands = threading.Event(), threading.Event()
+        self.gate.set()
+        self.copied = 0
+
+    def forward(self, rows: Sequence[Row]) -> list[Logits]:
+        self.stands.set()
+        assert self.gate.wait(30)
+        return super().forward(rows)
+
+    def copy(self, copies: Sequence[Copy]) -> None:
+        self.copied += len(copies)
+        super().copy(copies)
+
+
+@pytest.mark.parametrize("mode", list(Verification))
+async def test_what_is_ready_is_answered_while_a_step_is_under_way(mode: Verification) -> None:
+    model = GatedModel(hashed_logits)
+    asked = opening(verification=mode, parameters=SamplingParameters(seed=7, temperature=0.0))
+    with draft_of(model) as draft, draft_of(scripted()) as plain:
+        for engine in (draft, plain):
+            await engine.open(asked)
+            await engine.open(opening("b"))
+        first = (await plain.propose(propose_of(0, (), 4))).ids
+        await draft.propose(ahead_of(0, (), 3))
+        await settled(draft)
+        model.gate.clear()
+        model.stands.clear()
+        other = asyncio.create_task(draft.propose(propose_of(0, (), 1, name="b")))
+        await asyncio.to_thread(model.stands.wait, 30)
+        found = await draft.propose(ahead_of(3, first[3:], 3))
+        assert found.ahead is not None
+        assert found.ahead.hit
+        assert not other.done()
+        assert said(found) == said(await plain.propose(propose_of(3, first[3:], 3)))
+        model.gate.set()
+        await other
+        again = await draft.propose(ahead_of(7, (), 3))
+        assert said(again) == said(await plain.propose(propose_of(7, (), 3)))
+
+
+async def test_a_verdict_that_nothing_is_ready_for_waits_for_the_step() -> None:
+    model = GatedModel(hashed_logits)
+    with draft_of(model) as draft:
+        await draft.open(opening())
+        await draft.propose(ahead_of(0, (), 3))
+        await settled(draft)
+        model.gate.clear()
+        missed = asyncio.create_task(draft.propose(ahead_of(0, (63, 63), 3)))
+        await asyncio.sleep(0)
+        assert not missed.done()
+        model.gate.set()
+        found = (await missed).ahead
+        assert found is not None
+        assert not found.hit
+
+
+async def test_a_fault_in_preparing_ends_that_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def faulty(*_: object, **__: object) -> None:
+        raise ValueError("a secret")
+
+    model = scripted()
+    with draft_of(model) as draft, draft_of(scripted()) as plain:
+        for engine in (draft, plain):
+            await engine.open(opening())
+        monkeypatch.setattr(ahead, "shortlist", faulty)
+        first = await draft.propose(ahead_of(0, (), K))
+        await settled(draft)
+        assert [line for line in draft.loop.lines._lines.values() if line.is_ahead] == []
+        assert model.blocks.used == 1  # the session's own was not forgotten
+        assert "ValueError at faulty" in caplog.text
+        assert "secret" not in caplog.text
+        await plain.propose(propose_of(0, (), K))
+        again = await draft.propose(propose_of(len(first.ids), (1,), K))
+        assert said(again) == said(await plain.propose(propose_of(len(first.ids), (1,), K)))
+
+
+async def test_a_branch_that_gives_up_holds_nothing_any_more() -> None:
+    model = scripted(kv_blocks=9)
+    with draft_of(model) as draft:
+        await draft.open(opening("b", prompt=tuple(i % VOCAB for i in range(16 * 8 - 2))))
+        await draft.propose(propose_of(0, (), 1, name="b"))
+        await draft.open(opening())
+        await draft.propose(ahead_of(0, (), K))
+        await settled(draft)
+        assert [line for line in draft.loop.lines._lines.values() if line.is_ahead] == []
+
+
+async def test_to_drop_what_is_drafted_ahead_twice_is_to_drop_it_once() -> None:
+    with draft_of(scripted()) as draft:
+        await draft.open(opening())
+        await draft.propose(ahead_of(0, (), K))
+        await settled(draft)
+        preparation = draft._sessions._known[SessionId("a")].ahead
+        assert preparation is not None
+        await draft.loop.call(preparation.drop)
+        await draft.loop.call(preparation.drop)
+        assert len(draft.loop.lines._lines) == 1
+
+
+def local_logits(prefix: tuple[TokenId, ...]) -> Logits:
+    return hashed_logits(prefix[-3:])
+
+
+async def test_a_branch_costs_the_same_however_long_the_text_is() -> None:
+    async def cost(blocks: int) -> tuple[int, list[tuple[int, int]]]:
+        """Blocks copied in a round, and of each branch the ids and blocks that it holds."""
+        model = GatedModel(local_logits, max_length=4096)
+        prompt = tuple(at % VOCAB for at in range(VOCAB)) * (blocks * 16 // VOCAB) + (1, 2, 3)
+        with draft_of(model) as draft:
+            await draft.open(opening(prompt=prompt, parameters=SamplingParameters(seed=7, temperature=0.0)))
+            await draft.propose(ahead_of(0, (), K))
+            await settled(draft)
+            branches = [line for line in draft.loop.lines._lines.values() if line.is_ahead]
+            return model.copied, [(len(line.held), len(line.table.blocks)) for line in branches]
+
+    short = await cost(4)
+    assert short == await cost(200)
+    copied, branches = short
+    assert 3 <= copied <= len(branches) + 1
+    assert all(held < 16 and blocks == 1 for held, blocks in branches)

@@ -8,24 +8,16 @@ Refuses to know what tokens are guessed, who drafts them, clocks and sessions.
 would have been proposed after it anyway, token by token: the same model, the same prefix, the same noise. So neither
 text nor law can depend on it, in any mode of verification.
 
-**Which branches.** With survivals s_i, the believed chance that tokens 1 to i all stand (s_0 = 1), exactly j of K stand
-with chance
-
-    o_j = s_j - s_(j+1)  for j < K,      o_K = s_K
-
-Of y the draft has a ranking of its own. Draft and target rank with the same noise in coupled mode, so where the draft's
-first choice is right with chance a, its choice number r (from 0) is right with about a LESS_EACH^r, given that those
-before it are wrong: for j < K number 0 was the proposed token itself, which is wrong by then. Branches are taken in the
-order of their chances, so guesses go where rejections are likely, and one each to all outcomes that matter. In the
-other modes the target draws by itself, and the same order is right with smaller chances.
+Which branches are worth it is `fan_out`'s.
 
 **How much of it is enough.** Tokens that are prepared cost nothing more, so as many are offered as are ready. One that
 is not costs t_d, and the round R beside drafting, so by the marginal rule of `lookahead` it is worth waiting for while
 s_(n+1) R > t_d E(n). That holds on a miss too: while rounds mostly cost R alone, time is dearer than it was.
 
-**When to stop.** A step of the draft cannot be broken off, and one that runs on when the verdict comes makes it wait.
-By the same rule a branch with n tokens takes another step while s_(n+1) R > late E(n), late being by how much that step
-would end behind the verdict, if it takes as long as those before it.
+**When to stop.** A step of the draft cannot be broken off, and while one runs on when the verdict has come nothing new
+is begun. By the same rule a branch with n tokens takes another step while s_(n+1) R > late E(n), late being by how much
+it would end behind the verdict, if it takes as long as those before it. And once the verdict is there, its answer waits
+for a token under way while that holds; else what is ready is the answer, at once, whatever others wait for.
 
 **Whether.** A hit saves the K t_d of drafting on demand, at the measured rate of hits. Against that stands what others
 lose. Where B rows share the draft's steps, each wasted token makes a step longer by the cost of a row for the B - 1
@@ -38,9 +30,9 @@ knows fades while it does not, so that it is tried again.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
+from tandem_runtime.domain.fan_out import UNKNOWN_ACCEPTANCE
 from tandem_runtime.domain.tokens import Outlook, Round
 
 Survivals: TypeAlias = tuple[float, ...]
@@ -49,13 +41,6 @@ BRANCHES = 12
 """Rows that a session adds to the draft's steps. On an accelerator that waits for memory each adds some 3 %."""
 MORE_TOKENS = 2
 """Beyond the K that pays on demand: prepared tokens cost no time, and as many are offered as are ready."""
-LEAST_CHANCE = 0.01
-"""A branch that is less likely is not worth its row."""
-LESS_EACH = 0.85
-"""How much less often each further guess is right, given that those before it were wrong: simulated for laws that
-differ by Gaussian noise in the logits, .67 and .57 behind .81, .54 and .52 behind .72."""
-UNKNOWN_ACCEPTANCE = 0.7
-"""Of the token after all proposed ones, where nothing was believed of any."""
 PRIOR_HITS, PRIOR_STRENGTH = 0.7, 8.0
 """In rounds: the prior of the rate of hits speaks until about so many answers were prepared."""
 KEPT_PER_ROUND = 0.97
@@ -236,24 +221,6 @@ def extended(survivals: Survivals, length: int) -> Survivals:
     return (*survivals, *(last * step**further for further in range(1, length - len(survivals) + 1)))
 
 
-def fan_out(survivals: Sequence[float], branches: int) -> tuple[int, ...]:
-    """How many guesses of the next token each outcome is worth, for 0 to K accepted tokens; K + 1 numbers.
-
-    fan_out((.8, .64, .51, .41), 8) = (2, 2, 1, 1, 2).
-    """
-    counts = [0] * (len(survivals) + 1)
-    waiting = [(-chance * right, at, chance, right) for at, (chance, right) in enumerate(_outcomes(survivals))]
-    heapify(waiting)
-    for _ in range(branches):
-        worth, at, chance, right = heappop(waiting)
-        if -worth < LEAST_CHANCE:
-            break
-        counts[at] += 1
-        left, further = chance * (1 - right), right * LESS_EACH
-        heappush(waiting, (-left * further, at, left, further))
-    return tuple(counts)
-
-
 def enough(survivals: Sequence[float], token_seconds: float, round_seconds: float) -> int:
     """How many prepared tokens are worth more at once than one more of them later, by t_d and R; at least 1.
 
@@ -272,14 +239,3 @@ def goes_on(survivals: Sequence[float], ready: int, *, late_seconds: float, roun
     if late_seconds <= 0:
         return True
     return survivals[ready] * round_seconds > late_seconds * (1 + sum(survivals[:ready]))
-
-
-def _outcomes(survivals: Sequence[float]) -> list[tuple[float, float]]:
-    """For 0 to K accepted tokens the chance of that, and how likely the first guess at what follows is right."""
-    found: list[tuple[float, float]] = []
-    before, right = 1.0, UNKNOWN_ACCEPTANCE
-    for survival in survivals:
-        right = min(survival / before, 1.0) if before > 0 else 0.0
-        found.append((max(before - survival, 0.0), right * LESS_EACH))
-        before = survival
-    return [*found, (before, right)]

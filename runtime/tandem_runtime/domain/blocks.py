@@ -131,10 +131,20 @@ class Blocks:
             table.length += self.block_tokens
         return table.length
 
-    def fork(self, table: Table) -> Table:
-        """Another sequence that is the same so far, in the same blocks."""
-        blocks = [self._hold(block) for block in table.blocks]
-        return Table(table.root, blocks, table.length, list(table.settled))
+    def fork(self, table: Table, *, begin: int = 0) -> Table:
+        """Another sequence that is the same so far, in the same blocks; from block `begin` on, where that is not 0: a
+        table that counts positions from there, and whose blocks nobody will find, as their prefix is not in it."""
+        blocks = [self._hold(block) for block in table.blocks[begin:]]
+        length = table.length - begin * self.block_tokens
+        return Table(None, blocks, length) if begin else Table(table.root, blocks, length, list(table.settled))
+
+    def exchange(self, table: Table, rest: Table, *, begin: int) -> None:
+        """From its block `begin` on, `table` goes on as `rest`, which was forked there, and the other way round."""
+        start = begin * self.block_tokens
+        assert table.length >= start, "what lies before stands"
+        table.blocks[begin:], rest.blocks[:] = rest.blocks, table.blocks[begin:]
+        table.length, rest.length = start + rest.length, table.length - start
+        del table.settled[begin:], rest.settled[:]
 
     def extend(self, table: Table, length: int) -> tuple[Copy, ...] | None:
         """Make the positions from the table's length up to `length` its own, to write into.

@@ -123,7 +123,7 @@ class Lookahead:
             choice = ending_early(choice, self.shared.calibration)
         if choice.k > most:
             choice = replace(choice, k=most, survivals=choice.survivals[:most])
-        elif choice.stop is None and choice.why.rule is not Rule.COLD_START and not bounds.leaves_ahead_alone:
+        if choice.stop is None and choice.why.rule is not Rule.COLD_START and not bounds.leaves_ahead_alone:
             # in a cold start a hit would tell nothing of t_d
             choice = self._looking_ahead(choice, min(most, bounds.maximum), bounds.overlap)
         self.last = choice

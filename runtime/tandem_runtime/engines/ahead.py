@@ -3,9 +3,10 @@
 Refuses to know which branches are worth it (`domain.ahead`), the port, and how a token is drawn.
 
 A *branch* supposes a verdict: the first j proposed tokens stand, then y. It is a line of KV memory of its own, forked
-from the session's (no copies but of the block that is begun), and a job of its own in the steps that all share, in the
-lowest class of urgency; the first line to give up its memory, and one that never takes any from others. What follows if
-all proposed tokens stand is known only once the last of them has been read, so that is a job of its own: the *trunk*.
+from the session's (it shares whole blocks, and copies the one that is begun), and a job of its own in the steps that
+all share, in the lowest class of urgency; the first line to give up its memory, and one that never takes any from
+others. What follows if all proposed tokens stand is known only once the last of them has been read: so does the
+*trunk*, the job that begins all others. What goes wrong in one of these jobs ends that one, and frees its memory.
 
 A branch draws what would be drawn if its verdict came and it were asked then: from the same prefix, under the same
 rules, with the same numbers of chance. So a proposal does not depend on whether it was prepared, but for its length,
@@ -14,24 +15,31 @@ and that depends on time, never on what was drawn.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import TypeAlias
 
-from tandem_runtime.domain.ahead import fan_out, goes_on
+from tandem_runtime.domain.ahead import goes_on
+from tandem_runtime.domain.fan_out import Chances, Worth, fan_out, on_average
 from tandem_runtime.domain.tokens import Ahead, Outlook, SparseRow, TokenId
 from tandem_runtime.engines.jobs import Work
 from tandem_runtime.engines.lines import Line, Want
+from tandem_runtime.engines.offers import Offer
+from tandem_runtime.engines.sampler import has_law
 from tandem_runtime.engines.sessions import Session
 from tandem_runtime.engines.shortlists import Shortlist, shortlist
 from tandem_runtime.engines.step_loop import Beside, StepLoop
 from tandem_runtime.ports import Logits
 
-__all__ = ["MOST_BRANCHES", "Drafted", "Guesser", "Guessing", "Pauses", "Preparation"]
+__all__ = ["MOST_BRANCHES", "Desk", "Drafted", "Guesser", "Guessing", "Leads", "Pauses", "Preparation"]
 
 MOST_BRANCHES = 32
 """Of one session, whatever is asked for."""
 
 LEARNT_PER_PAUSE = 0.1
+
+DEEP_CHANCE = 0.03
+"""Behind a verdict that is less likely no more is drafted than would be waited for."""
 
 Guesser: TypeAlias = Callable[[Session, Logits, int], tuple[TokenId, SparseRow | None] | None]
 """(session, logits [1, vocab], guesses before it in its round) -> the guess after the session's output; None: none."""
@@ -65,6 +73,17 @@ class Guessing:
     ends: frozenset[TokenId]
     longest: int
     pauses: "Pauses"
+    leads: "Leads"
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """Where what is prepared for the round after this one is told: `tell` runs something there once results are due,
+    which `offer` is filled by. `answered_at` is when this round was answered."""
+
+    offer: Offer
+    tell: Callable[[Callable[[], None]], None]
+    answered_at: float
 
 
 class Pauses:
@@ -78,6 +97,24 @@ class Pauses:
         self.seconds = seconds if self.seconds is None else self.seconds + (seconds - self.seconds) * LEARNT_PER_PAUSE
 
 
+class Leads:
+    """What all sessions have said of how much a lead is worth: those that are sampled, and those that are not."""
+
+    def __init__(self) -> None:
+        self._known = {True: Worth(), False: Worth()}
+
+    def of(self, session: Session) -> Worth:
+        return self._known[session.parameters.temperature > 0]
+
+    def learn(self, session: Session, shortlists: Sequence[Shortlist], said: Sequence[TokenId]) -> None:
+        """Of the places that were examined, with the tokens that the target said there."""
+        sampled = session.parameters.temperature > 0
+        for place, token in zip(shortlists, said, strict=False):
+            if place.behind:
+                rank = place.ranked.index(token) if token in place.ranked else None
+                self._known[sampled] = self._known[sampled].told(place.behind, rank)
+
+
 @dataclass(slots=True, eq=False)
 class _Branch:
     """`after` is what the output goes on with from the preparation's offset, if this branch is right; `most` tokens are
@@ -85,7 +122,8 @@ class _Branch:
 
     after: tuple[TokenId, ...]
     most: int
-    line: Line
+    line: Line | None
+    """None: it has given up its memory. What it has drafted may be offered all the same."""
     lane: Beside
     drafted: Drafted = field(default_factory=Drafted)
 
@@ -94,7 +132,7 @@ class Preparation:
     """Begins at `begin`, on the model's thread, and ends with `settle` or `drop`."""
 
     def __init__(
-        self, session: Session, proposed: Drafted, outlook: Outlook, *, loop: StepLoop, guessing: Guessing
+        self, session: Session, proposed: Drafted, outlook: Outlook, *, loop: StepLoop, guessing: Guessing, desk: Desk
     ) -> None:
         """`proposed` is the session's latest guess, which its output ends with."""
         self._session = session
@@ -108,25 +146,14 @@ class Preparation:
         self._trunk: _Branch | None = None
         self._numbers = count()
         self._over = False
-        self._answered_at = loop.now()
+        self._desk = desk
 
     def begin(self) -> None:
         """Fork the branches that are known, and read on for those that are not."""
         if self._over:
             return
-        ids = self._proposed.ids
-        *wanted, after_all = fan_out(self._outlook.survivals[: len(ids)], min(self._outlook.branches, MOST_BRANCHES))
-        self._shorten()
-        for stand, guessed in enumerate(wanted):
-            guesses = self._proposed.shortlists[stand].after_rejection(ids[stand], guessed)
-            self._fork(self._session.line, stand, guesses)
-        if not after_all or ids[-1] in self._guessing.ends or self._settled + len(ids) > self._guessing.longest:
-            return
-        if len(self._proposed.shortlists) > len(ids):
-            self._fork(self._session.line, len(ids), self._proposed.shortlists[len(ids)].after_all(after_all))
-        else:
-            self._trunk = self._branch(self._session.line, tuple(ids))
-            self._loop.go_beside(self._trunk.lane, self._read_on(self._trunk, after_all))
+        self._trunk = _Branch(tuple(self._proposed.ids), 0, None, self._next_lane())
+        self._loop.go_beside(self._trunk.lane, self._owning(self._trunk, self._grow(self._trunk)))
 
     def settle(self, arrived: float) -> tuple[Drafted | None, Ahead]:
         """The output has gone on, as was told at the moment `arrived`: what was prepared for just that, and what came
@@ -135,10 +162,10 @@ class Preparation:
         right = self._branches.get(happened)
         if right is not None and not right.drafted.ids:
             right = None
-        self._loop.end_beside([branch.lane for branch in self._held()])
-        self._guessing.pauses.learn(max(arrived - self._answered_at, 0.0))
-        if right is not None:
-            self._take_over(right.line)
+        self._guessing.pauses.learn(max(arrived - self._desk.answered_at, 0.0))
+        self._guessing.leads.learn(self._session, self._proposed.shortlists, happened)
+        if right is not None and right.line is not None:
+            self._loop.lines.take_over(right.line, self._session.prefix)
         self.drop()
         wasted = sum(len(branch.drafted.ids) for branch in self._branches.values() if branch is not right)
         return None if right is None else right.drafted, Ahead(right is not None, wasted)
@@ -146,18 +173,52 @@ class Preparation:
     def drop(self) -> None:
         """End all of it. Idempotent."""
         self._over = True
-        self._loop.end_beside([branch.lane for branch in self._held()])
-        for branch in self._held():
-            self._loop.lines.close(branch.line)
-        self._trunk = None
+        held = [*self._branches.values(), *([self._trunk] if self._trunk else [])]
+        self._loop.end_beside([branch.lane for branch in held])
+        for branch in held:
+            self._free(branch)
 
-    def _held(self) -> list[_Branch]:
-        return [*self._branches.values(), *([self._trunk] if self._trunk else [])]
+    def _next_lane(self) -> Beside:
+        return self._session.request.session, next(self._numbers)
 
-    def _take_over(self, line: Line) -> None:
-        own = self._session.line
-        if len(line.held) > own.agrees(self._session.prefix):
-            self._loop.lines.swap(own, line)
+    def _owning(self, branch: _Branch, work: Work[None]) -> Work[None]:
+        """`work`, which ends the branch's hold on memory where it does not come to its end."""
+        try:
+            yield from work
+        except BaseException:  # given up, dropped or failed
+            self._free(branch)
+            raise
+
+    def _free(self, branch: _Branch) -> None:
+        line, branch.line = branch.line, None
+        if line is not None:
+            self._loop.lines.close(line)
+
+    def _grow(self, trunk: _Branch) -> Work[None]:
+        ids, own = self._proposed.ids, self._session.line
+        self._loop.lines.cut(own, own.agrees(self._session.prefix))
+        self._shorten()
+        *wanted, after_all = self._fanned_out()
+        for stand, chances in enumerate(wanted):
+            guesses = self._proposed.shortlists[stand].after_rejection(ids[stand], len(chances))
+            self._fork(own, stand, guesses, chances)
+        if not after_all or ids[-1] in self._guessing.ends or self._settled + len(ids) > self._guessing.longest:
+            return
+        if len(self._proposed.shortlists) > len(ids):
+            guesses = self._proposed.shortlists[len(ids)].after_all(len(after_all))
+            self._fork(own, len(ids), guesses, after_all)
+        else:
+            yield from self._read_on(trunk)
+            self._free(trunk)
+
+    def _fanned_out(self) -> tuple[Chances, ...]:
+        """By the draft's scores where the target's are a likeness of them, else on average."""
+        ids, worth = self._proposed.ids, self._guessing.leads.of(self._session)
+        places = [*on_average(self._outlook.survivals[: len(ids)])]
+        for at, place in enumerate(self._proposed.shortlists[: len(places)]):
+            if place.behind and (at == len(ids) or place.ranked[0] == ids[at]):
+                places[at] = worth.chances(place.behind)
+        return fan_out(places, min(self._outlook.branches, MOST_BRANCHES))
 
     def _shorten(self) -> None:
         """Make shortlists of the rows that the proposal was drawn from."""
@@ -172,39 +233,47 @@ class Preparation:
         asked = session.request.verification
         return shortlist(row, session.parameters, verification=asked, offset=offset, index=index)
 
-    def _fork(self, line: Line, stand: int, guesses: Sequence[TokenId]) -> None:
-        """Branches off `line` behind the first `stand` proposed tokens. The first guess is by far the likeliest; behind
-        the others no more is drafted than would be waited for, so that later steps have fewer rows."""
+    def _fork(self, line: Line, stand: int, guesses: Sequence[TokenId], chances: Chances) -> None:
+        """Branches off `line` behind the first `stand` proposed tokens. Behind what is hardly likely no more is drafted
+        than would be waited for, so that later steps have fewer rows."""
         longest = len(self._outlook.survivals)
-        for rank, token in enumerate(guesses):
+        for token, chance in zip(guesses, chances, strict=False):
             after = (*self._proposed.ids[:stand], token)
             if token in self._guessing.ends:
                 continue
-            most = min(self._outlook.enough or longest, longest) if rank else longest
-            branch = self._branches[after] = self._branch(line, after[:-1], after, most=most)
-            self._loop.go_beside(branch.lane, self._draft(branch))
+            most = min(self._outlook.enough or longest, longest) if chance < DEEP_CHANCE else longest
+            fork = self._loop.lines.fork(line, self._settled + stand)
+            branch = self._branches[after] = _Branch(after, most, fork, self._next_lane())
+            self._loop.go_beside(branch.lane, self._owning(branch, self._draft(branch, fork)))
 
-    def _branch(self, line: Line, kept: Sequence[TokenId], after: tuple[TokenId, ...] = (), most: int = 0) -> _Branch:
-        fork = self._loop.lines.fork(line, self._settled + len(kept))
-        return _Branch(after, most, fork, (self._session.request.session, next(self._numbers)))
+    def _behind(self, line: Line, after: Sequence[TokenId]) -> list[TokenId]:
+        """What a branch's line is to hold: all behind its stem, of what is settled and then `after`."""
+        prompt, output = self._session.request.prompt, self._session.output
+        begins = max(line.begins - len(prompt), 0)
+        settled = [*prompt[line.begins :], *output[begins : self._offset]]
+        return [*settled, *after[max(line.begins - self._settled, 0) :]]
 
-    def _read_on(self, trunk: _Branch, count: int) -> Work[None]:
+    def _read_on(self, trunk: _Branch) -> Work[None]:
         """Read the last proposed token, and branch off behind it."""
         ids, session = self._proposed.ids, self._session
-        tokens = [*session.prefix[: self._settled], *ids]
-        seen = yield Want(trunk.line, tokens, first=len(tokens) - 1, settled=self._settled)
+        line = trunk.line = self._loop.lines.fork(session.line, self._settled + len(ids))
+        tokens = self._behind(line, ids)
+        seen = yield Want(line, tokens, first=len(tokens) - 1, settled=0)
         with session.supposing(self._offset, ids):
             (row,) = session.processed(seen.logits, ())
-        guesses = self._shortlist(row, self._offset, len(ids)).after_all(count)
-        self._fork(trunk.line, len(ids), guesses)
+        if not has_law(row, session.parameters):
+            return
+        self._proposed.shortlists.append(self._shortlist(row, self._offset, len(ids)))
+        *_, chances = self._fanned_out()
+        self._fork(line, len(ids), self._proposed.shortlists[-1].after_all(len(chances)), chances)
 
-    def _draft(self, branch: _Branch) -> Work[None]:
+    def _draft(self, branch: _Branch, line: Line) -> Work[None]:
         """Draft what would be proposed behind the branch."""
         session, drafted = self._session, branch.drafted
-        tokens = [*session.prefix[: self._settled], *branch.after]
+        tokens = self._behind(line, branch.after)
         offset = self._offset + len(branch.after)
-        while len(drafted.ids) < branch.most and len(tokens) <= self._guessing.longest:
-            seen = yield Want(branch.line, tokens, first=len(tokens) - 1, settled=self._settled)
+        while len(drafted.ids) < branch.most and line.begins + len(tokens) <= self._guessing.longest:
+            seen = yield Want(line, tokens, first=len(tokens) - 1, settled=0)
             with session.supposing(self._offset, [*branch.after, *drafted.ids]):
                 guessed = self._guessing.guess(session, seen.logits, len(drafted.ids))
                 if guessed is None:
@@ -213,7 +282,10 @@ class Preparation:
                 drafted.shortlists.append(self._shortlist(row, offset, len(drafted.ids)))
             drafted.add(*guessed)
             tokens.append(guessed[0])
-            if guessed[0] in self._guessing.ends or not self._goes_on(branch, seen.forward_seconds):
+            more = guessed[0] not in self._guessing.ends and self._goes_on(branch, seen.forward_seconds)
+            due = self._loop.now() + seen.forward_seconds if more and len(drafted.ids) < branch.most else None
+            self._desk.tell(partial(self._desk.offer.add, branch.after, guessed, due))
+            if not more:
                 return
 
     def _goes_on(self, branch: _Branch, step_seconds: float) -> bool:
@@ -221,6 +293,6 @@ class Preparation:
         ready, pause_seconds = len(branch.drafted.ids), self._guessing.pauses.seconds
         if pause_seconds is None or ready >= branch.most:
             return True
-        late_seconds = self._loop.now() + step_seconds - self._answered_at - pause_seconds
+        late_seconds = self._loop.now() + step_seconds - self._desk.answered_at - pause_seconds
         survivals = self._outlook.survivals
         return goes_on(survivals, ready, late_seconds=late_seconds, round_seconds=pause_seconds)

@@ -9,9 +9,10 @@ with it. After a full accept the draft has not yet read its own last guess: the 
 A failure keeps its kind, so that who asked can tell a draft's own fault from a request's. Text goes on with K = 0.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import fmean
 from typing import ClassVar
 
@@ -24,16 +25,18 @@ from tandem_runtime.domain.tokens import (
     ProposeRound,
     SamplingParameters,
     ScoreTokens,
+    SessionId,
     SparseRow,
     TokenId,
     Verification,
     refuse_foreign_ids,
 )
-from tandem_runtime.engines.ahead import Drafted, Guessing, Pauses, Preparation
+from tandem_runtime.engines.ahead import Desk, Drafted, Guessing, Leads, Pauses, Preparation
 from tandem_runtime.engines.batched import BatchedEngine
 from tandem_runtime.engines.confidence import confidence
 from tandem_runtime.engines.jobs import Work
 from tandem_runtime.engines.lines import Want
+from tandem_runtime.engines.offers import Offer, Offers, needed
 from tandem_runtime.engines.sampler import coupled_choice, guess, has_law
 from tandem_runtime.engines.sessions import Session
 from tandem_runtime.ports import Logits
@@ -48,8 +51,12 @@ class BatchedDraft(BatchedEngine):
     forgotten: ClassVar = DraftForgot
 
     @cached_property
+    def _offers(self) -> Offers:
+        return Offers()
+
+    @cached_property
     def _guessing(self) -> Guessing:
-        return Guessing(_guess, self._end_tokens, self._capabilities.max_length, Pauses())
+        return Guessing(_guess, self._end_tokens, self._capabilities.max_length, Pauses(), Leads())
 
     @property
     def drafting_ahead(self) -> int:
@@ -61,16 +68,42 @@ class BatchedDraft(BatchedEngine):
         if not request.prompt:
             raise BadRequest("the prompt is empty; send at least one token", parameter="prompt")
         self._refuse_foreign((*request.prompt, *request.output))
-        return await self._sessions.admit(replace(request, adapter=None))
+        opened = await self._sessions.admit(replace(request, adapter=None))
+        self._offers.forget(request.session)
+        return opened
+
+    async def close(self, session: SessionId) -> None:
+        await super().close(session)
+        self._offers.forget(session)
 
     async def propose(self, request: ProposeRound) -> Proposal:
-        return await self._loop.submit(request.session, self._propose(request, self._clock.monotonic()))
+        """At once, if enough is ready, while a step may be under way; else by what the model's thread makes of it."""
+        home, arrived = asyncio.get_running_loop(), self._clock.monotonic()
+        ready = self._offers.answer(request, arrived, self._guessing.pauses.seconds or 0.0)
+        if ready is None:
+            return await self._loop.submit(request.session, self._propose(request, arrived, home))
+        self._loop.go(request.session, self._follow(request, arrived, home, ready.ids))
+        return ready
 
     async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
         """One bit per id; the ids then count as committed. An id beyond the draft's context scores false."""
+        self._offers.forget(request.session)
         return await self._loop.submit(request.session, self._score(request))
 
-    def _propose(self, request: ProposeRound, arrived: float) -> Work[Proposal]:
+    def _follow(
+        self, request: ProposeRound, arrived: float, home: asyncio.AbstractEventLoop, ids: tuple[TokenId, ...]
+    ) -> Work[None]:
+        """Go on from what was answered already."""
+        yield from ()
+        session = self._sessions.find(request.session, request.incarnation)
+        self._commit(session, request.base, request.committed)
+        prepared, _ = _settled(session, arrived)
+        drafted = Drafted() if prepared is None else prepared.first(len(ids))
+        session.commit(len(session.output), ids)
+        if tuple(drafted.ids) == ids:
+            self._prepare(session, request, drafted, home, arrived)
+
+    def _propose(self, request: ProposeRound, arrived: float, home: asyncio.AbstractEventLoop) -> Work[Proposal]:
         session = self._sessions.find(request.session, request.incarnation)
         self._commit(session, request.base, request.committed)
         prepared, ahead = _settled(session, arrived)
@@ -80,7 +113,7 @@ class BatchedDraft(BatchedEngine):
         session.commit(len(session.output), drafted.ids)
         confidences: list[int] = []
         sharers = yield from self._draft_on(request, session, drafted, confidences, settled=settled)
-        self._prepare(session, request, drafted)
+        self._prepare(session, request, drafted, home, self._loop.now())
         return Proposal(
             ids=tuple(drafted.ids),
             q=tuple(drafted.q) if session.request.verification is not Verification.COUPLED else None,
@@ -94,7 +127,7 @@ class BatchedDraft(BatchedEngine):
         self, request: ProposeRound, session: Session, drafted: Drafted, confidences: list[int], *, settled: int
     ) -> Work[list[int]]:
         """Draft until there are as many tokens as are needed, if the draft can; how many sessions shared each step."""
-        tokens, ids, sharers, k = session.prefix, drafted.ids, list[int](), _needed(request)
+        tokens, ids, sharers, k = session.prefix, drafted.ids, list[int](), needed(request)
         while len(ids) < k and len(tokens) <= self._capabilities.max_length and not self._has_ended(ids):
             seen = yield Want(session.line, tokens, first=len(tokens) - 1, settled=settled)
             sharers.append(seen.rows)
@@ -113,11 +146,31 @@ class BatchedDraft(BatchedEngine):
     def _has_ended(self, ids: Sequence[TokenId]) -> bool:
         return bool(ids) and ids[-1] in self._end_tokens
 
-    def _prepare(self, session: Session, request: ProposeRound, drafted: Drafted) -> None:
+    def _prepare(
+        self,
+        session: Session,
+        request: ProposeRound,
+        drafted: Drafted,
+        home: asyncio.AbstractEventLoop,
+        answered_at: float,
+    ) -> None:
         """Go on for the next round once this one has been answered."""
-        if request.outlook is not None and drafted.ids:
-            session.ahead = Preparation(session, drafted, request.outlook, loop=self._loop, guessing=self._guessing)
-            self._loop.soon(session.ahead.begin)
+        if request.outlook is None or not drafted.ids:
+            return
+        ids = tuple(drafted.ids)
+        has_q = session.request.verification is not Verification.COUPLED
+        offer = Offer(request.incarnation, len(session.output) - len(ids), ids, has_q)
+        tell = partial(self._loop.post, home)
+        tell(partial(self._offers.make, request.session, offer))
+        session.ahead = Preparation(
+            session,
+            drafted,
+            request.outlook,
+            loop=self._loop,
+            guessing=self._guessing,
+            desk=Desk(offer, tell, answered_at),
+        )
+        self._loop.soon(session.ahead.begin)
 
     def _score(self, request: ScoreTokens) -> Work[tuple[bool, ...]]:
         session = self._sessions.find(request.session, request.incarnation)
@@ -159,12 +212,6 @@ def _begun(prepared: Drafted | None, ahead: Ahead | None, k: int) -> tuple[Draft
         return Drafted(), ahead
     beyond = max(len(prepared.ids) - k, 0)
     return prepared.first(k), replace(ahead, wasted=ahead.wasted + beyond)
-
-
-def _needed(request: ProposeRound) -> int:
-    """How many tokens to have before the answer."""
-    least = None if request.outlook is None else request.outlook.enough
-    return request.k if least is None else min(request.k, least)
 
 
 def _guess(session: Session, logits: Logits, ahead: int) -> tuple[TokenId, SparseRow | None] | None:

@@ -118,7 +118,8 @@ class Job:
             self.parts = []
         end = start + size
         outputs = max(0, end - max(start, want.first))
-        return Row(tuple(want.line.table.blocks), start, tuple(want.tokens[start:end]), outputs, self.line.adapter)
+        line = want.line
+        return Row(line.blocks, line.begins + start, tuple(want.tokens[start:end]), outputs, line.adapter)
 
     def took(self, row: Row, logits: Logits, *, waited: float, step: Step) -> None:
         """Note that `row` was computed, in `step`."""

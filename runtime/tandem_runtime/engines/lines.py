@@ -4,6 +4,11 @@ Refuses to know what sessions are for, which of them share a step, and what a mo
 
 A line is a session's place in the memory: the ids that stand there and the blocks in which they do. Roll-back, prefix
 cache and preemption are one thing seen from here: the ids become fewer, and what is missing will be computed.
+
+A *branch* drafts ahead behind a session's line. It reads that line's whole blocks, its *stem*, and holds none of them:
+ids and blocks of its own begin behind it, so a branch costs the same however long the text is. That is safe, since the
+session's line changes only once what was drafted ahead has ended, but for one thing: it may have to give up its memory.
+Branches give way before any session does, and one that is left without its stem is given up.
 """
 
 from collections.abc import Callable, Collection
@@ -11,20 +16,34 @@ from dataclasses import dataclass, field, replace
 
 from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.batching import Claim, Holder, gives_way, ranks
-from tandem_runtime.domain.blocks import Key, Table
+from tandem_runtime.domain.blocks import BlockId, Key, Table
 from tandem_runtime.domain.errors import Overloaded
 from tandem_runtime.domain.tokens import Priority, TokenId
 from tandem_runtime.ports import StepModel
 
-__all__ = ["PATIENCE_SECONDS", "Line", "Lines", "MemoryCounts", "Want"]
+__all__ = ["PATIENCE_SECONDS", "Line", "Lines", "MemoryCounts", "Stem", "Want"]
 
 PATIENCE_SECONDS = 1.0
 """How long a session keeps its memory between rounds against those opened later. A draft's round takes far less."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Stem:
+    """What a branch reads and never writes: the first `blocks` of another line, `length` positions in all."""
+
+    line: "Line"
+    blocks: tuple[BlockId, ...]
+    length: int
+
+    @property
+    def stands(self) -> bool:
+        """Whether that line still holds it."""
+        return self.line.table.length >= self.length
+
+
 @dataclass(slots=True, eq=False)
 class Line:
-    """The KV memory of one session. `held` are the ids that stand in the blocks of `table`.
+    """The KV memory of one session, or of a branch. `held` are the ids that stand in the blocks of `table`.
 
     `number` tells in which order lines were opened. `used_at` is when a step or the session's opening last used it.
     """
@@ -34,25 +53,46 @@ class Line:
     claim: Claim
     used_at: float
     adapter: AdapterDigest | None = None
-    is_ahead: bool = False
-    """It drafts ahead for a session: a line beside that session's own, the first to give way."""
+    stem: Stem | None = None
+    """Of a branch, whose ids and positions are counted from its end."""
     held: list[TokenId] = field(default_factory=list)
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it is a branch: beside a session's own line, and the first to give way."""
+        return self.stem is not None
+
+    @property
+    def begins(self) -> int:
+        """The position of its first id in the sequence."""
+        return 0 if self.stem is None else self.stem.length
+
+    @property
+    def blocks(self) -> tuple[BlockId, ...]:
+        """All that its rows read, from the sequence's beginning."""
+        return (*(() if self.stem is None else self.stem.blocks), *self.table.blocks)
+
     def agrees(self, tokens: list[TokenId]) -> int:
-        """How many of the ids that it holds `tokens` begins with."""
-        limit = min(len(self.held), len(tokens))
-        if self.held[:limit] == tokens[:limit]:
-            return limit
-        return next(i for i in range(limit) if self.held[i] != tokens[i])
+        """How many of the ids that it holds `tokens` begins with. By halves, as whole pieces are compared fast."""
+        least, most = 0, min(len(self.held), len(tokens))
+        if self.held[:most] == tokens[:most]:
+            return most
+        while most - least > 1:
+            middle = (least + most) // 2
+            if self.held[least:middle] == tokens[least:middle]:
+                least = middle
+            else:
+                most = middle
+        return least
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
     """The logits that follow `tokens[first]`, `tokens[first + 1]`, ... to the end, given all before them.
 
-    The first `settled` tokens are verified: of no others will the memory be known to other sessions. With `survivals`
-    the others are guesses that a step may leave out (see `domain.budget`): one survival for each that was asked for,
-    so there are no more guesses than survivals.
+    Of a branch, `tokens` are those behind its stem. The first `settled` tokens are verified: of no others will the
+    memory be known to other sessions. With `survivals` the others are guesses that a step may leave out (see
+    `domain.budget`): one survival for each that was asked for, so there are no more guesses than survivals.
     """
 
     line: Line
@@ -119,21 +159,30 @@ class Lines:
         return line
 
     def fork(self, line: Line, length: int) -> Line:
-        """A line that drafts ahead behind the first `length` ids of another, or as many of them as that one holds."""
+        """A branch behind the first `length` ids of a session's line, or of those of a branch and its stem; or behind
+        as many of them as there are. What it shares and may write into is at most a block, and what lies behind that.
+        """
+        stem = line.stem or self._stem(line, length)
+        skipped = stem.length - line.begins
         self._opened += 1
         claim = replace(line.claim, priority=Priority.BACKGROUND)
-        table = self._blocks.fork(line.table)
-        branch = Line(self._opened, table, claim, self._now(), line.adapter, is_ahead=True, held=list(line.held))
-        self.cut(branch, length)
+        table = self._blocks.fork(line.table, begin=self._blocks.needed(skipped))
+        branch = Line(self._opened, table, claim, self._now(), line.adapter, stem, line.held[skipped:])
+        self.cut(branch, length - stem.length)
         self._lines[branch.number] = branch
         return branch
 
-    def swap(self, line: Line, branch: Line) -> None:
-        """Each holds what the other held."""
-        line.table, branch.table = branch.table, line.table
-        line.held, branch.held = branch.held, line.held
+    def take_over(self, branch: Line, tokens: list[TokenId]) -> None:
+        """The line behind whose stem it is goes on as the branch does, if so it holds more of `tokens`. The branch then
+        holds the rest of that line."""
+        stem = branch.stem
+        if stem is None or not stem.stands or stem.length + len(branch.held) <= stem.line.agrees(tokens):
+            return
+        self._blocks.exchange(stem.line.table, branch.table, begin=len(stem.blocks))
+        stem.line.held[stem.length :], branch.held[:] = branch.held, stem.line.held[stem.length :]
 
     def close(self, line: Line) -> None:
+        """The line is none any more, and holds nothing."""
         self.cut(line, 0)
         del self._lines[line.number]
 
@@ -200,6 +249,12 @@ class Lines:
         now = self._now()
         parked = [line.used_at + self._patience - now for line in self._lines.values() if line not in at_work]
         return min((left for left in parked if left > 0), default=0.0)
+
+    def _stem(self, line: Line, length: int) -> Stem:
+        """The whole blocks of its first `length` ids, or of as many as it holds."""
+        size = self._blocks.block_tokens
+        whole = min(length, line.table.length) // size
+        return Stem(line, tuple(line.table.blocks[:whole]), whole * size)
 
     def _adopt(self, line: Line, tokens: list[TokenId]) -> None:
         before = len(line.held)

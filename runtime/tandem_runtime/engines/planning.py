@@ -117,8 +117,8 @@ class _Planning:
         """Plan the job's next piece if there is room and memory for it, and nobody else computes it already."""
         want = job.current
         self.lines.adopt(want)
-        is_long = self._is_long(job)
-        if is_long and job.line.is_ahead:
+        is_long, stem = self._is_long(job), job.line.stem
+        if stem is not None and (is_long or not stem.stands):
             self.plan.given_up.append(job)
             return
         block = self.lines.upcoming(want)

@@ -35,6 +35,8 @@ class Shortlist:
 
     ranked: tuple[TokenId, ...]
     drawn: TokenId | None = None
+    behind: tuple[float, ...] = ()
+    """By how much each choice's score is behind the first's, where the target's choice goes by such scores too."""
 
     def after_rejection(self, rejected: TokenId, count: int) -> tuple[TokenId, ...]:
         """The first `count` guesses at what stands in the place of a token that was rejected."""
@@ -54,9 +56,11 @@ def shortlist(
     if verification is not Verification.COUPLED:
         drawn = draw(distribution(logits, parameters), round_uniform(parameters, Salt.RESIDUAL, offset, index))
         return Shortlist(tuple(first_ranked(row, MOST_GUESSES + 1).tolist()), drawn)
-    pool = first_ranked(row, PERTURBED)
+    pool = first_ranked(row, PERTURBED if parameters.temperature > 0 else MOST_GUESSES + 1)
+    scores = row[pool].astype(np.float64)
     if parameters.temperature > 0:
         position_key = key(parameters.seed, parameters.choice, Salt.COUPLED, offset + index)
-        noise = gumbels(noise_bits(position_key, pool, vocab_size=len(row)))
-        pool = pool[np.argsort(-(row[pool].astype(np.float64) / parameters.temperature + noise), kind="stable")]
-    return Shortlist(tuple(pool[: MOST_GUESSES + 1].tolist()))
+        scores = scores / parameters.temperature + gumbels(noise_bits(position_key, pool, vocab_size=len(row)))
+    first = np.argsort(-scores, kind="stable")[: MOST_GUESSES + 1]
+    behind = scores[first[0]] - scores[first]
+    return Shortlist(tuple(pool[first].tolist()), behind=tuple(behind.tolist()))

@@ -134,6 +134,11 @@ class StepLoop:
                 self._tell(partial(self._drop, job))
         return result
 
+    def go(self, lane: SessionId, work: Work[None]) -> None:
+        """Carry `work` through in its turn, though nobody waits for it. If it fails, it ends there."""
+        job = Job(lane, work, _unheard, gives_way=False, since=self._clock.monotonic())
+        self._ask(partial(self._enter, job))
+
     async def stream(self, lane: SessionId, work: Callable[[Emit[Item]], Work[None]]) -> AsyncIterator[Item]:
         """What `work` emits, as it comes. Closing the iterator, or any later job in the lane, ends the work."""
         loop = asyncio.get_running_loop()
@@ -141,11 +146,11 @@ class StepLoop:
         failures: list[TandemError] = []
 
         def emit(item: Item) -> None:
-            self._post(loop, partial(arrived.put_nowait, item))
+            self.post(loop, partial(arrived.put_nowait, item))
 
         def ended(_result: None, error: TandemError | None) -> None:
             failures.extend([error] if error else [])
-            self._post(loop, partial(arrived.put_nowait, None))
+            self.post(loop, partial(arrived.put_nowait, None))
 
         job = Job(lane, work(emit), ended, gives_way=True, since=self._clock.monotonic())
         self._ask(partial(self._enter, job))
@@ -210,7 +215,7 @@ class StepLoop:
             if not future.done():
                 future.set_exception(error) if error else future.set_result(result)
 
-        return future, lambda result, error: self._post(loop, partial(settle, result, error))
+        return future, lambda result, error: self.post(loop, partial(settle, result, error))
 
     # From here on: the model's thread only.
 
@@ -391,7 +396,8 @@ class StepLoop:
                 lost.__cause__ = error
                 return lost
 
-    def _post(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    def post(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+        """On the model's thread: `call` runs on `loop` once the results of the step under way are due."""
         self._outbox.setdefault(loop, []).append(call)
 
     def send(self) -> None:
@@ -407,5 +413,7 @@ def _call_all(calls: Sequence[Callable[[], None]]) -> None:
         call()
 
 
-def _unheard(_result: None, _error: TandemError | None) -> None:
-    """Where the answer of work goes that nobody waits for."""
+def _unheard(_result: None, error: TandemError | None) -> None:
+    """Where the answer of work goes that nobody waits for. An error that nobody foresaw is told all the same."""
+    if error is not None and isinstance(error.__cause__, Exception):
+        _log.error("work beside failed error=%s", origin(error.__cause__))

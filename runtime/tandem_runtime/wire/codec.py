@@ -19,6 +19,7 @@ from typing import TypeAlias, assert_never
 from google.protobuf.message import DecodeError
 
 from tandem_runtime.domain.adapters import AdapterDigest, AdapterFacts
+from tandem_runtime.domain.ahead import MORE_TOKENS
 from tandem_runtime.domain.errors import BadRequest, TandemError
 from tandem_runtime.domain.policy import LONGEST_PROPOSAL
 from tandem_runtime.domain.tokens import (
@@ -176,7 +177,7 @@ def _propose_message(value: ProposeRound) -> pb.Propose:
 
 def _propose_value(message: pb.Propose, session: SessionId, incarnation: Incarnation) -> ProposeRound:
     stop = _stop_value(message.stop) if message.HasField("stop") else None
-    outlook = _outlook_value(message.outlook) if message.HasField("outlook") else None
+    outlook = _outlook_value(message.outlook, k=message.k) if message.HasField("outlook") else None
     return ProposeRound(session, incarnation, message.base, tuple(message.committed), message.k, stop, outlook)
 
 
@@ -185,7 +186,14 @@ def _outlook_message(value: Outlook) -> pb.Outlook:
     return pb.Outlook(survivals_basis_points=survivals, branches=value.branches, enough=value.enough or 0)
 
 
-def _outlook_value(message: pb.Outlook) -> Outlook:
+def _outlook_value(message: pb.Outlook, *, k: int) -> Outlook:
+    told = len(message.survivals_basis_points)
+    if told > k + MORE_TOKENS:
+        raise BadRequest(
+            f"propose.outlook.survivals_basis_points has {told} entries for k {k}; send one per token of the proposal, "
+            f"and {MORE_TOKENS} more at most",
+            parameter="propose.outlook.survivals_basis_points",
+        )
     survivals = tuple(min(points, _BASIS_POINTS) / _BASIS_POINTS for points in message.survivals_basis_points)
     return Outlook(survivals, message.branches, message.enough or None)
 
