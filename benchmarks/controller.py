@@ -21,7 +21,7 @@ from benchmarks.simulator.costs import FLAT, LOOKUP, MOST
 from benchmarks.simulator.oracle import Fixed, Oracle, Watched
 from benchmarks.simulator.regimes import COURSES, CYCLES, Course
 from benchmarks.simulator.world import Setting, World
-from tandem_runtime.domain.lookahead import Lookahead, Shared
+from tandem_runtime.domain.cells import Lookahead, Shared
 
 SEED, SEEDS = 21, 3
 MUST = {

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from random import Random
 
 from benchmarks.record import record
-from tandem_runtime.domain.lookahead import Bounds, Lookahead
+from tandem_runtime.domain.cells import Lookahead
+from tandem_runtime.domain.lookahead import Bounds
 from tandem_runtime.domain.tokens import Round
 
 SEED = 5

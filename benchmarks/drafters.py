@@ -30,9 +30,10 @@ from benchmarks.drafters_work import REPETITIVE, Case, work
 from benchmarks.record import record
 from benchmarks.smollm2 import Unavailable, smollm2_folder
 from tandem_runtime.combined import CombinedDraft, Member
+from tandem_runtime.domain.cells import Lookahead
 from tandem_runtime.domain.commands import Request
 from tandem_runtime.domain.drafting import Beliefs, Drafting, Looks
-from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead
+from tandem_runtime.domain.lookahead import OFF, Bounds
 from tandem_runtime.domain.patience import Patience
 from tandem_runtime.domain.segments import Segment, Segments
 from tandem_runtime.domain.session import Session

@@ -22,8 +22,9 @@ from benchmarks.simulator.clock import run_virtually
 from benchmarks.simulator.costs import FLAT, Rig, StepCost
 from benchmarks.simulator.engines import RigDraft
 from benchmarks.simulator.world import Setting, World
+from tandem_runtime.domain.cells import Lookahead
 from tandem_runtime.domain.errors import DraftLost
-from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead
+from tandem_runtime.domain.lookahead import OFF, Bounds
 from tandem_runtime.domain.tokens import Proposal, ProposeRound
 
 SEED, SEEDS, MOST = 61, 1, 8

@@ -29,8 +29,9 @@ from functools import partial
 from benchmarks.record import record
 from benchmarks.simulator.clock import VirtualClock, run_virtually
 from benchmarks.simulator.stepped import RowCost, SteppedClock, SteppedDraft, SteppedTarget
+from tandem_runtime.domain.cells import Lookahead
 from tandem_runtime.domain.commands import Emit, Request
-from tandem_runtime.domain.lookahead import Bounds, Lookahead, Mode
+from tandem_runtime.domain.lookahead import Bounds, Mode
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import (

@@ -29,7 +29,8 @@ from benchmarks.simulator.acceptance import chance
 from benchmarks.simulator.clock import run_virtually
 from benchmarks.simulator.costs import CROWDED
 from benchmarks.simulator.world import ON, Books, Setting, World
-from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead, Shared
+from tandem_runtime.domain.cells import Lookahead, Shared
+from tandem_runtime.domain.lookahead import OFF, Bounds
 from tandem_runtime.domain.tokens import TokenId
 from tandem_runtime.engines.draft_loop import BatchedDraft
 from tandem_runtime.engines.scripted import ScriptedModel

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from benchmarks.coupled_verify import PAIRS, SEED, Clock, engine_facts
 from benchmarks.record import record
+from tandem_runtime.domain.cells import Lookahead
 from tandem_runtime.domain.commands import Emit, Request
-from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead
+from tandem_runtime.domain.lookahead import OFF, Bounds
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import Round, SamplingParameters, SessionId, Verification

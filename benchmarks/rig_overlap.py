@@ -25,8 +25,9 @@ from benchmarks.simulator.costs import RIGS, Rig, StepCost
 from benchmarks.simulator.stepped import FarDraft, FarTarget, StatedPace, SteppedClock, SteppedDraft, SteppedTarget
 from benchmarks.simulator.world import Books, Setting, World
 from tandem_runtime.domain.ahead import Overlap
+from tandem_runtime.domain.cells import Lookahead
 from tandem_runtime.domain.commands import Request
-from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead
+from tandem_runtime.domain.lookahead import OFF, Bounds
 from tandem_runtime.domain.tokens import Incarnation, SamplingParameters, TokenId
 from tandem_runtime.engines.scripted import Script, ScriptedModel
 from tandem_runtime.engines.sessions import EngineFacts

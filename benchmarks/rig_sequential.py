@@ -15,7 +15,8 @@ from benchmarks.simulator.clock import run_virtually
 from benchmarks.simulator.costs import RIGS, Rig, best_k, speed_up
 from benchmarks.simulator.oracle import Oracle
 from benchmarks.simulator.world import ON, Books, Setting, World
-from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead, Shared
+from tandem_runtime.domain.cells import Lookahead, Shared
+from tandem_runtime.domain.lookahead import OFF, Bounds
 
 SEED, SEEDS, REQUESTS = 11, 3, 32
 ALPHAS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)

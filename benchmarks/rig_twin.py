@@ -27,7 +27,8 @@ from benchmarks.simulator.clock import run_virtually
 from benchmarks.simulator.costs import Rig, StepCost
 from benchmarks.simulator.engines import CAPABLE, prompt
 from benchmarks.simulator.world import ON, PROMPT_TOKENS, Books, Setting, World
-from tandem_runtime.domain.lookahead import OFF, Bounds, Shared
+from tandem_runtime.domain.cells import Shared
+from tandem_runtime.domain.lookahead import OFF, Bounds
 from tandem_runtime.domain.tokens import (
     Incarnation,
     OpenSession,

@@ -29,7 +29,7 @@ from benchmarks.simulator.clock import run_virtually
 from benchmarks.simulator.costs import FLAT, LOOKUP
 from benchmarks.simulator.world import Setting, World
 from tandem_runtime.domain.adapters import AdapterDigest
-from tandem_runtime.domain.lookahead import Lookahead
+from tandem_runtime.domain.cells import Lookahead
 from tandem_runtime.domain.segments import Segment, Segments, heat_of
 
 SEED, ORDERS, CLIENTS, LOTS = 31, 1, 8, 8

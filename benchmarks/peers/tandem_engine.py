@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.peers.lines import Setting, Stream, serve
+from tandem_runtime.domain.cells import Lookahead
 from tandem_runtime.domain.commands import Emit, Request
-from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead
+from tandem_runtime.domain.lookahead import OFF, Bounds
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import (

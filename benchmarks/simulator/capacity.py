@@ -14,7 +14,8 @@ from benchmarks.simulator.clock import run_virtually
 from benchmarks.simulator.costs import Rig
 from benchmarks.simulator.stations import Usage
 from benchmarks.simulator.world import ON, Books, Setting, World
-from tandem_runtime.domain.lookahead import Bounds, Shared
+from tandem_runtime.domain.cells import Shared
+from tandem_runtime.domain.lookahead import Bounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,8 @@ from dataclasses import replace
 from functools import lru_cache
 
 from benchmarks.simulator.costs import Rig, best_k
-from tandem_runtime.domain.lookahead import OFF, Bounds, Choice, Lookahead, Rule, Shared
+from tandem_runtime.domain.cells import Lookahead, Shared
+from tandem_runtime.domain.lookahead import OFF, Bounds, Choice, Rule
 from tandem_runtime.domain.tokens import Round
 
 

@@ -22,8 +22,9 @@ from benchmarks.simulator.clock import VirtualClock
 from benchmarks.simulator.costs import FLAT, MOST, Rig, StepCost
 from benchmarks.simulator.engines import LENGTH, RigDraft, RigTarget, prompt
 from benchmarks.simulator.stations import MOST_SESSIONS, Device, Station
+from tandem_runtime.domain.cells import Lookahead, Shared
 from tandem_runtime.domain.commands import Counts, Emit, Finish, Request
-from tandem_runtime.domain.lookahead import Bounds, Lookahead, Shared
+from tandem_runtime.domain.lookahead import Bounds
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import Round, SamplingParameters, SessionId, Verification

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem_runtime.domain.calibration import PRIOR_ACCEPTANCE, Calibration
-from tandem_runtime.domain.lookahead import OFF, Bounds, Choice, Lookahead, Mode
+from tandem_runtime.domain.cells import Lookahead
+from tandem_runtime.domain.lookahead import OFF, Bounds, Choice, Mode
 from tandem_runtime.domain.tokens import CONFIDENCE_KINDS, Proposal, Round, SparseRow, Stop, kind_of
 
 SURE, UNSURE = 200, 40

@@ -13,19 +13,16 @@ from hypothesis import strategies as st
 
 from tandem_runtime.domain.acceptance import ALIKE, GRID, LEVELS, PACES, UNKNOWN, Acceptance
 from tandem_runtime.domain.ahead import Overlap
+from tandem_runtime.domain.cells import LISTEN_TOKENS, START_SECONDS, Lookahead, Shared
 from tandem_runtime.domain.costs import AGE_LIMIT_SECONDS, Costs, Model, Plane
 from tandem_runtime.domain.lookahead import (
-    LISTEN_TOKENS,
     MEASURED_TOKENS,
     OFF,
-    START_SECONDS,
     Belief,
     Bounds,
     Choice,
-    Lookahead,
     Mode,
     Rule,
-    Shared,
     View,
     Why,
     best,

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from itertools import count, repeat
 
 from tandem_runtime.domain.budget import NOTHING_MEASURED, Measured
+from tandem_runtime.domain.cells import Lookahead
 from tandem_runtime.domain.commands import Counts, Emit, Request
 from tandem_runtime.domain.errors import BadRequest, NothingAdmitted
-from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead, Mode
+from tandem_runtime.domain.lookahead import OFF, Bounds, Mode
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import (

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from tandem_runtime.domain.cells import Lookahead
 from tandem_runtime.domain.commands import Emit, Request
-from tandem_runtime.domain.lookahead import Bounds, Lookahead
+from tandem_runtime.domain.lookahead import Bounds
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import Incarnation, Round, SamplingParameters, SessionId, TokenId, Verification

@@ -5,13 +5,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from tandem_runtime.domain.cells import Lookahead
 from tandem_runtime.domain.commands import Emit, Finish, Request
 from tandem_runtime.domain.errors import (
     SessionLost,
     StaleOffset,
     TargetLost,
 )
-from tandem_runtime.domain.lookahead import Bounds, Lookahead, Mode
+from tandem_runtime.domain.lookahead import Bounds, Mode
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import (

@@ -8,10 +8,11 @@ import pytest
 from tests.scenarios.driver_stage import PLAIN, ChainDraft, ChainTarget, Fault, Stage, raising
 
 from tandem_runtime.domain.acceptance import ALIKE, UNKNOWN
+from tandem_runtime.domain.cells import Shared
 from tandem_runtime.domain.errors import (
     DraftLost,
 )
-from tandem_runtime.domain.lookahead import Bounds, Mode, Shared
+from tandem_runtime.domain.lookahead import Bounds, Mode
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import (

@@ -8,8 +8,9 @@ from tests.exactness.loops import LONGEST, PATIENT, CountedClock, nobody, spelle
 from tests.exactness.sampled_laws import DRAFT, PROMPT, TARGET
 from tests.seams.wire_peers import connected, served
 
+from tandem_runtime.domain.cells import Lookahead
 from tandem_runtime.domain.commands import Emit, Request
-from tandem_runtime.domain.lookahead import Bounds, Lookahead, Mode
+from tandem_runtime.domain.lookahead import Bounds, Mode
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import Round, SamplingParameters, SessionId, TokenId, Verification

@@ -22,8 +22,9 @@ from tests.seams.adapter_folders import saved_adapter
 from tests.seams.port_models import LENGTH, VOCAB, decoder
 
 from tandem_runtime.domain.adapters import AdapterDigest
+from tandem_runtime.domain.cells import Lookahead
 from tandem_runtime.domain.commands import Emit, Request
-from tandem_runtime.domain.lookahead import Bounds, Lookahead
+from tandem_runtime.domain.lookahead import Bounds
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import (

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from tandem_runtime.domain.cells import Lookahead
 from tandem_runtime.domain.commands import Emit, Finish, Request
 from tandem_runtime.domain.errors import BadRequest, NothingAdmitted
-from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead, Mode
+from tandem_runtime.domain.lookahead import OFF, Bounds, Mode
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import (

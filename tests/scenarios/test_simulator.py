@@ -17,7 +17,8 @@ from benchmarks.simulator.stations import Device, Need, Station
 from benchmarks.simulator.world import ON, Books, Setting, World
 
 from tandem_runtime.domain.batching import Claim
-from tandem_runtime.domain.lookahead import OFF, Bounds, Lookahead, Rule, Shared
+from tandem_runtime.domain.cells import Lookahead, Shared
+from tandem_runtime.domain.lookahead import OFF, Bounds, Rule
 
 STEP = 0.01
 QUIET = replace(FLAT, noise=0.0)

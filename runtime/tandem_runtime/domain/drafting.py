@@ -33,7 +33,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
-from tandem_runtime.domain.lookahead import Bounds, Choice, Mode, Rule, Shared, Why
+from tandem_runtime.domain.cells import Shared
+from tandem_runtime.domain.lookahead import Bounds, Choice, Mode, Rule, Why
 from tandem_runtime.domain.segments import Segment, Segments
 from tandem_runtime.domain.tokens import Drafter, Round, Stop
 

@@ -14,7 +14,8 @@ from enum import StrEnum
 from typing import Final
 
 from tandem_runtime.domain.adapters import AdapterDigest
-from tandem_runtime.domain.lookahead import Belief, Lookahead, Shared
+from tandem_runtime.domain.cells import Lookahead, Shared
+from tandem_runtime.domain.lookahead import Belief
 from tandem_runtime.domain.tokens import Drafter
 
 MOST_SEGMENTS: Final = 256
