@@ -54,6 +54,8 @@ class Shared:
         self.foresight = Foresight()
         self.calibration = Calibration()
         """What the draft's confidence is worth; learnt where it is told."""
+        self.batch = ALONE
+        """The one that the last round shared: what a session that begins now will meet."""
         self._listening: ref[Lookahead] | None = None
         self._starting: ref[Lookahead] | None = None
         self._started_at = 0.0
@@ -91,7 +93,7 @@ class Lookahead:
     def __init__(self, shared: Shared | None = None) -> None:
         self.shared = shared or Shared()
         self._own = ALIKE
-        self._batch = ALONE
+        self._batch = self.shared.batch
         self._k: int | None = None
         self._chosen = False
         self.last: Choice | None = None
@@ -133,6 +135,7 @@ class Lookahead:
         if self.last is not None and self.last.why.bounds.overlap is not Overlap.OFF:
             self.shared.foresight.learn(round)
         self._batch = Batch(round.rows, round.draft_rows if round.proposed else self._batch.draft_rows)
+        self.shared.batch = self._batch
 
     def unanswered(self) -> None:
         """A draft was asked for a proposal and had none."""

@@ -131,6 +131,8 @@ class Model(NamedTuple):
     plain_token: float | None
     plain_doubt: float = 0.0
     """How far off t_b may be: a standard deviation, as a share of it."""
+    doubt: float = 0.0
+    """Likewise v(B, 0): much where no proposal was verified at such a batch, or not for long."""
 
     @property
     def per_token(self) -> float:
@@ -174,7 +176,8 @@ class Costs:
         draft_token, verify_token = draft.seconds(0, draft_rows), max(forward.per_token, 0.0)
         if plain is None or not plain.fresh(now):
             return Model(fixed, draft_token, verify_token, None)
-        return Model(fixed, draft_token, verify_token, plain.seconds(0, rows), plain.doubt(rows, now))
+        doubts = plain.doubt(rows, now), forward.doubt(rows, now)
+        return Model(fixed, draft_token, verify_token, plain.seconds(0, rows), *doubts)
 
     def learned(self, round: Round, now: float, *, waited: bool = False) -> "Costs":
         """After one more round of a session that had nothing to catch up with. A plain one that may have `waited` for
