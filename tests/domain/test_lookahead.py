@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tandem_runtime.domain.acceptance import ALIKE, GRID, LEVELS, PACES, UNKNOWN, Acceptance
 from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.cells import LISTEN_TOKENS, START_SECONDS, Lookahead, Shared
-from tandem_runtime.domain.costs import AGE_LIMIT_SECONDS, Costs, Model, Plane
+from tandem_runtime.domain.costs import AGE_LIMIT_SECONDS, UNMEASURED, Costs, Model, Plane, Seen
 from tandem_runtime.domain.lookahead import (
     MEASURED_TOKENS,
     OFF,
@@ -60,6 +60,12 @@ def costs(*, t_d: float = 4, t_v: float = 18, t_b: float | None = 15, slope: flo
 
 def belief(alpha: float, *, k: int | None = 5, **milliseconds: float) -> Belief:
     return Belief(firm(alpha), costs(**milliseconds), k)
+
+
+def after(known: Belief, *rounds: Seen) -> Belief:
+    for seen in rounds:
+        known, _ = learn(known, [(ALIKE, [seen])])
+    return known
 
 
 def geometric(alpha: float) -> tuple[float, ...]:
@@ -130,8 +136,8 @@ def test_bounds_that_change_in_the_middle_of_a_request_hold_at_once(
 
 
 def test_a_draft_that_had_to_catch_up_says_nothing_of_costs() -> None:
-    assert learn(Belief(), a_round(2, 1), 5.0, View())[0].costs == Costs()
-    assert learn(Belief(), a_round(0, 0), 5.0, View())[0].costs != Costs()
+    assert after(Belief(), Seen(a_round(2, 1), 5.0, warm=False)).costs is UNMEASURED
+    assert after(Belief(), Seen(a_round(0, 0), 5.0, warm=False)).costs is not UNMEASURED
 
 
 def test_an_off_slot_changes_nothing_that_is_believed() -> None:
@@ -195,8 +201,8 @@ def a_round(proposed: int, accepted: int, **changes: float) -> Round:
 
 
 def test_a_prefill_teaches_acceptance_but_no_cost() -> None:
-    learnt, _ = learn(Belief(), a_round(2, 2, prefill=True), 0.0, WARM)
-    assert learnt.costs == Costs()
+    learnt = after(Belief(), Seen(a_round(2, 2, prefill=True), 0.0))
+    assert learnt.costs is UNMEASURED
     assert learnt.acceptance.survivals(1) > UNKNOWN.survivals(1)
 
 
@@ -306,7 +312,7 @@ def test_a_recovery_is_heard_within_thirty_tokens() -> None:
 def test_what_was_heard_moves_the_first_guess_as_so_many_rounds_of_one_would() -> None:
     taught = Belief()
     for bit in (1, 0) * 20:
-        taught, _ = learn(taught, a_round(1, bit), 0.0, WARM)
+        taught = after(taught, Seen(a_round(1, bit), 0.0))
     heard = hear(Belief(), matched=20, examined=40)
     assert heard.acceptance.survivals(1)[0] == pytest.approx(taught.acceptance.survivals(1)[0], abs=0.05)
     assert heard.heard == 40
@@ -431,7 +437,7 @@ def test_sessions_that_are_alike_share_one_belief() -> None:
     for seed in range(10):
         list(rounds(cell.begin(), 0.8, 40, seed))
     own = cell.begin()
-    assert cell.belief.acceptance.survivals(8, ALIKE) == cell.belief.acceptance.survivals(8, own._own)
+    assert cell.belief.acceptance.survivals(8, ALIKE) == cell.belief.acceptance.survivals(8, own._record.own)
 
 
 def test_the_first_token_of_a_run_waits_for_others_and_tells_nothing_of_what_going_on_costs() -> None:
