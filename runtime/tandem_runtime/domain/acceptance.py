@@ -10,6 +10,9 @@ Tutorial on Hidden Markov Models", eq. 19-20; Adams and MacKay 2007, "Bayesian O
     after credits c_1 ... c_n     chance(pace, g)  *=  g^(sum c) (1 - g)^(n - sum c)      then scaled to sum 1
     between tokens                a level jumps with the pace's hazard, or drifts to its neighbours
 
+Several rounds may be told at once: how often each position was examined and what it was credited with is all that the
+likelihood depends on, and the level is then believed to have stayed meanwhile and to have moved as far behind them.
+
 A credit is the match bit in coupled verification, and min(1, p/q) or p(x) where the target knows them: the bit's
 expectation given the token, with less variance (Rao-Blackwell). Under one constant pace this is a decayed Beta
 distribution; the other paces are what a change test adds: a run of surprises, upwards or downwards, moves the belief
@@ -30,7 +33,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import exp, log
-from operator import mul
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -57,11 +59,9 @@ CLIMATE_KEPT: Final = 0.998
 """Per token: the climate remembers about 500."""
 CLIMATE_SHARE: Final = 0.9
 """Of jumps; the rest go where nothing was yet."""
-TILT_STEP: Final = 0.02
-SLOWLY_EVERY: Final = 4
-"""Rounds: what hardly changes, how positions differ and where levels have been, is told soon enough by one in four."""
-TILT_KEPT: Final = 0.9995
-"""What all positions have in common is the level's to tell, not theirs."""
+TILT_STEP: Final = 0.005
+TILT_KEPT: Final = 0.999875
+"""Per round. What all positions have in common is the level's to tell, not theirs."""
 TILT_MOST: Final = 2.0
 GRAIN: Final = 0.05
 """Exponents are rounded to so much of their logarithm, so that their powers are computed once."""
@@ -76,6 +76,9 @@ OPEN: Final = 0.1
 PIECE: Final = 4
 MOST_PIECES: Final = 64
 """Scored tokens are taken in pieces, as many as rounds examine; of a very long answer in so many."""
+STRIDE: Final = 8
+"""Survivals are computed for so many positions at a time."""
+LEAST: Final = 1e-300
 LONGEST_STEP: Final = 64
 """Tokens after which a level may be anywhere that it may be at all, as far as K is concerned."""
 
@@ -99,11 +102,23 @@ _NEW_HAUNTS: Final[Array] = CLIMATE_SHARE * np.tile(np.eye(LEVELS), (len(PACES),
 """To where a belief about the level adds to where levels jump to."""
 
 
+class Surprise(NamedTuple):
+    """Of some tokens of one session: how many failed, and how many its segment's belief expected to."""
+
+    tokens: int
+    failed: float
+    expected: float
+
+
 class Own(NamedTuple):
     """A session's failures, and how many the segment's belief expected."""
 
     failed: float = 0.0
     expected: float = 0.0
+
+    def told(self, surprise: Surprise) -> "Own":
+        kept = OWN_KEPT**surprise.tokens
+        return Own(self.failed * kept + surprise.failed, self.expected * kept + surprise.expected)
 
 
 class Kin(NamedTuple):
@@ -111,6 +126,34 @@ class Kin(NamedTuple):
 
     together: float = 0.0
     expected: float = 20.0
+
+    def told(self, own: Own, surprise: Surprise) -> "Kin":
+        kept, next_one = KIN_KEPT**surprise.tokens, surprise.failed - surprise.expected
+        together = self.together * kept + (own.failed - own.expected) * next_one
+        return Kin(together, self.expected * kept + own.expected * surprise.expected)
+
+
+Record: TypeAlias = tuple[Own, Sequence[Sequence[float]]]
+"""A session's own record, and the credits of its rounds since."""
+
+
+class Tally(NamedTuple):
+    """By position: how often it was examined, and the sum of its credits."""
+
+    examined: list[float]
+    credited: list[float]
+
+    def add(self, credits: Sequence[float]) -> None:
+        for position, credit in enumerate(credits):
+            if position == len(self.examined):
+                self.examined.append(0.0)
+                self.credited.append(0.0)
+            self.examined[position] += 1
+            self.credited[position] += credit
+
+    @property
+    def tokens(self) -> int:
+        return round(sum(self.examined))
 
 
 ALIKE: Final = Own()
@@ -130,38 +173,37 @@ class Acceptance:
     shape: tuple[int, ...] = ()
     """The tilts in whole grains."""
     kin: Kin = STRANGERS
-    rounds: int = 0
 
     def survivals(self, positions: int, own: Own = ALIKE) -> tuple[float, ...]:
         """s_1 ... s_n; a position that was never examined is believed to be like the one before it."""
         if positions <= 0:
             return ()
-        powers = _powers(self.shape, _grains(_log_frailty(own, self.kin)), positions)
-        return tuple(powers.dot(self.chances).tolist())
+        return _survivals(self, _grains(_log_frailty(own, self.kin)), -(-positions // STRIDE) * STRIDE)[:positions]
 
-    def observed(self, credits: Sequence[float], own: Own = ALIKE) -> tuple["Acceptance", Own]:
-        """After a round: `credits[j]` is position j's, each examined because all before it were accepted. Also what the
-        session's own record is then."""
-        examined = len(credits)
-        if not examined:
-            return self, own
-        expected = self.survivals(examined)
-        failed = examined - sum(credits)
-        failures = examined * (1 - expected[-1] ** (1 / examined))
-        kin, kept = self.kin, OWN_KEPT**examined
-        past, kin_kept = own.failed - own.expected, KIN_KEPT**examined
-        kin = Kin(
-            kin.together * kin_kept + past * (failed - failures), kin.expected * kin_kept + own.expected * failures
-        )
-        hits = sum(map(mul, credits, _weights(self.shape, examined)))
-        chances = self._believed(hits, _misses(credits, self.shape), examined)
-        haunts, tilts, shape = self.haunts, self.tilts, self.shape
-        if self.rounds % SLOWLY_EVERY == 0:
-            haunts = _haunted(haunts, chances, examined * SLOWLY_EVERY)
-            tilts = _tilted(tilts, credits, expected)
-            shape = tuple([_grains(tilt) for tilt in tilts])
-        after = Own(own.failed * kept + failed, own.expected * kept + failures)
-        return Acceptance(chances, haunts, tilts, shape, kin, self.rounds + 1), after
+    def conditionals(self, positions: int) -> list[float]:
+        """a_1 ... a_n: the chance of each position, given that all before it stand, in a session like the others."""
+        survivals = self.survivals(positions)
+        return [after / max(before, LEAST) for before, after in zip((1.0, *survivals), survivals, strict=False)]
+
+    def observed(self, sessions: Sequence[Record]) -> tuple["Acceptance", list[Own]]:
+        """After some rounds of some sessions: of each its own record and, by round, the credits of the positions that
+        were examined because all before them were accepted. Also what the records are then."""
+        tally = Tally([], [])
+        for _, rounds in sessions:
+            for credits in rounds:
+                tally.add(credits)
+        if not tally.examined:
+            return self, [own for own, _ in sessions]
+        expected = self.conditionals(len(tally.examined))
+        kin, owns = self.kin, []
+        for own, rounds in sessions:
+            surprise = _surprise(rounds, expected)
+            kin, after = kin.told(own, surprise), own.told(surprise)
+            owns.append(after)
+        chances = self._believed(tally, self.shape)
+        tilts = _tilted(self.tilts, tally, expected)
+        shape = tuple([_grains(tilt) for tilt in tilts])
+        return Acceptance(chances, _haunted(self.haunts, chances, tally.tokens), tilts, shape, kin), owns
 
     def heard(self, *, matched: int, examined: int) -> "Acceptance":
         """After `examined` first guesses, of which `matched` would have been accepted, evenly among them as far as is
@@ -169,23 +211,24 @@ class Acceptance:
         pieces = min(-(-examined // PIECE), MOST_PIECES)
         belief = self
         for _ in range(pieces):
-            belief = belief._heard(matched / pieces, examined / pieces)
+            tally = Tally([examined / pieces], [matched / pieces])
+            chances = belief._believed(tally, self.shape[:1])
+            belief = replace(belief, chances=chances, haunts=_haunted(belief.haunts, chances, tally.tokens))
         return belief
-
-    def _heard(self, matched: float, examined: float) -> "Acceptance":
-        first, missed, tokens = self.shape[:1] or (0,), round((examined - matched) / GRAIN), max(round(examined), 1)
-        chances = self._believed(matched * _weights(first, 1)[0], ((first[0], missed),), tokens)
-        return replace(self, chances=chances, haunts=_haunted(self.haunts, chances, tokens))
 
     def loosened(self) -> "Acceptance":
         """The same belief with a part of it held open: nothing was heard for long, and a level may have jumped."""
         return replace(self, chances=(1 - OPEN) * self.chances + OPEN / len(PACES) * self.haunts)
 
-    def _believed(self, hits: float, misses: tuple[tuple[int, int], ...], examined: int) -> Array:
-        """The chances after as many tokens: the sum of the w_j of those accepted, and `_misses` of the others."""
-        chances = self.chances * _likelihoods(round(hits / GRAIN), misses)
+    def _believed(self, tally: Tally, shape: tuple[int, ...]) -> Array:
+        """The chances after as many tokens."""
+        counts = np.array(tally.examined + tally.credited)
+        logarithms: Array = counts.dot(_evidence(shape, len(tally.examined)))
+        logarithms -= logarithms.max()
+        chances = np.exp(logarithms, out=logarithms)
+        chances *= self.chances
         chances /= chances.dot(_ONES)
-        moved: Array = _moves(min(examined, LONGEST_STEP)).dot(chances)
+        moved: Array = _moves(min(max(tally.tokens, 1), LONGEST_STEP)).dot(chances)
         jumped = moved[_SIZE:]
         jumped *= self.haunts
         jumped += moved[:_SIZE]
@@ -207,15 +250,24 @@ def _grains(logarithm: float) -> int:
     return round(logarithm / GRAIN)
 
 
-def _tilted(tilts: tuple[float, ...], credits: Sequence[float], survivals: Sequence[float]) -> tuple[float, ...]:
-    """The tilts after a round."""
-    moved = list(tilts) + [tilts[-1] if tilts else 0.0] * (len(credits) - len(tilts))
-    before = 1.0
-    for position, (credit, after) in enumerate(zip(credits, survivals, strict=False)):
-        tilt = TILT_KEPT * moved[position] + TILT_STEP * (after / before - credit)
-        moved[position] = min(max(tilt, -TILT_MOST), TILT_MOST)
-        before = after
-    return tuple(moved)
+def _surprise(rounds: Sequence[Sequence[float]], expected: Sequence[float]) -> Surprise:
+    tokens, failed, awaited = 0, 0.0, 0.0
+    for credits in rounds:
+        examined = len(credits)
+        tokens += examined
+        failed += examined - sum(credits)
+        awaited += examined - sum(expected[:examined])
+    return Surprise(tokens, failed, awaited)
+
+
+def _tilted(tilts: tuple[float, ...], tally: Tally, expected: Sequence[float]) -> tuple[float, ...]:
+    """The tilts after some rounds; the first position is examined in each."""
+    known = [*tilts, *[tilts[-1] if tilts else 0.0] * (len(expected) - len(tilts))]
+    kept = TILT_KEPT ** tally.examined[0]
+    for position, (examined, credited, chance) in enumerate(zip(*tally, expected, strict=True)):
+        tilt = kept * known[position] + TILT_STEP * (examined * chance - credited)
+        known[position] = min(max(tilt, -TILT_MOST), TILT_MOST)
+    return tuple(known)
 
 
 @lru_cache(maxsize=512)
@@ -225,6 +277,12 @@ def _weights(shape: tuple[int, ...], positions: int) -> tuple[float, ...]:
     return tuple([exp(grains * GRAIN) for grains in known[:positions]])
 
 
+@lru_cache(maxsize=64)
+def _survivals(belief: Acceptance, frailty: int, positions: int) -> tuple[float, ...]:
+    """A belief never changes, and is asked again: by the choice, by what is learnt next, by other sessions."""
+    return tuple(_powers(belief.shape, frailty, positions).dot(belief.chances).tolist())
+
+
 @lru_cache(maxsize=512)
 def _powers(shape: tuple[int, ...], frailty: int, positions: int) -> Array:
     """[position, pace x level]: g^(w_1 + ... + w_i), each w_i times the frailty, whose logarithm is in grains."""
@@ -232,25 +290,13 @@ def _powers(shape: tuple[int, ...], frailty: int, positions: int) -> Array:
     return np.asarray(np.exp(np.outer(exponents, _LOG_GRID)))
 
 
-def _misses(credits: Sequence[float], shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """Of each position that did not stand for sure: log w_j, and how far it failed, both in grains."""
-    last = shape[-1] if shape else 0
-    return tuple(
-        [
-            (shape[position] if position < len(shape) else last, round((1 - credit) / GRAIN))
-            for position, credit in enumerate(credits)
-            if credit < 1
-        ]
-    )
-
-
-@lru_cache(maxsize=4096)
-def _likelihoods(hits: int, misses: tuple[tuple[int, int], ...]) -> Array:
-    """[pace x level]: of tokens that were accepted and failed so, up to a factor."""
-    logarithms = hits * GRAIN * _LOG_GRID
-    for weight, failed in misses:
-        logarithms = logarithms + failed * GRAIN * np.log1p(-np.exp(exp(weight * GRAIN) * _LOG_GRID))
-    return np.asarray(np.exp(logarithms - logarithms.max()))
+@lru_cache(maxsize=512)
+def _evidence(shape: tuple[int, ...], positions: int) -> Array:
+    """[2 positions, pace x level]: the logarithm of the likelihood is a `Tally` times this. With a_j = g^(w_j) it is the
+    sum of examined_j log(1 - a_j) + credited_j log(a_j / (1 - a_j))."""
+    accepted = np.outer(_weights(shape, positions), _LOG_GRID)
+    refused = np.log1p(-np.exp(accepted))
+    return np.vstack([refused, accepted - refused])
 
 
 def _haunted(haunts: Array, chances: Array, tokens: int) -> Array:

@@ -14,6 +14,9 @@ window runs empty of what told them, as it does under exponential forgetting.
     cost(K) = o + v(B, 0) + K (t_d(B) + s_K)     a round's seconds, K > 0; o: network, queue and the gateway
     t_b(B)                                       all seconds of a plain token; unknown until one was seen
 
+Rounds alike that are learnt from together are one sample, their mean: its noise is r / n for the n of them, and the
+coefficients wandered n times as far.
+
 Sessions share steps, so K is the mean of the step: all guesses that it judged over the sessions in it. That is what all
 of them would choose, since all choose by the same rule; one that looked at its own K alone would find that the others'
 guesses cost the same whatever it does, and so would they. A plain token whose step judged others' guesses says no more
@@ -25,8 +28,12 @@ once. Seconds below 0 or not finite teach nothing, and time that goes back does 
 nothing for `AGE_LIMIT_SECONDS` is not known.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite, sqrt
+from functools import lru_cache
+from itertools import groupby
+from math import inf, sqrt
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from tandem_runtime.domain.tokens import Round
@@ -99,18 +106,21 @@ def begun(seconds: float, k: float, rows: int, now: float) -> Plane:
     )  # fmt: skip
 
 
-def learned(plane: Plane | None, seconds: float, k: float, rows: int, now: float) -> Plane:
-    """The plane after a sample of `seconds` for K = `k` in a step of `rows` sessions."""
+def learned(plane: Plane | None, seconds: float, k: float, rows: int, now: float, *, samples: int = 1) -> Plane:
+    """The plane after a sample of `seconds` for K = `k` in a step of `rows` sessions; after so many, of which that is the
+    mean."""
     if plane is None:
         return begun(seconds, k, rows, now)
     c, sk, sb, p00, p01, p02, p11, p12, p22, at = plane
     x, elapsed = rows - 1, max(now - at, 0.0)
     scale = max(c + sk * k + sb * x, seconds / OUTLIER_FACTOR, 1e-9) ** 2
-    p00 += scale * (WALK_PER_SAMPLE**2 + WALK_PER_SECOND**2 * elapsed)
-    p11 += scale * SLOPE_WALK**2
-    p22 += scale * min(SLOPE_WALK, WALK_PER_SAMPLE / max(x, 1)) ** 2  # in a large batch a slope moves the cost by more
+    p00 += scale * (WALK_PER_SAMPLE**2 * samples + WALK_PER_SECOND**2 * elapsed)
+    p11 += scale * SLOPE_WALK**2 * samples
+    p22 += (
+        scale * samples * min(SLOPE_WALK, WALK_PER_SAMPLE / max(x, 1)) ** 2
+    )  # in a large batch a slope moves the cost by more
     u, v, w = p00 + p01 * k + p02 * x, p01 + p11 * k + p12 * x, p02 + p12 * k + p22 * x
-    total = u + v * k + w * x + scale * NOISE**2
+    total = u + v * k + w * x + scale * NOISE**2 / samples
     miss = (seconds - c - sk * k - sb * x) / total
     return Plane(
         c + u * miss, sk + v * miss, sb + w * miss,
@@ -148,9 +158,42 @@ class Model(NamedTuple):
         return max(self.fixed + k * self.per_token, 1e-9)
 
 
-@dataclass(frozen=True, slots=True)
+class Seen(NamedTuple):
+    """A round, and when it ended."""
+
+    round: Round
+    now: float
+    warm: bool = True
+    """Whether its session's draft had nothing to catch up with."""
+    waited: bool = False
+    """Whether it may have waited for the step under way: if it is plain, it bounds t_b from above."""
+
+    @property
+    def tells_costs(self) -> bool:
+        """A prompt, or what a draft had missed, is not the cost of going on; and all its seconds must be possible."""
+        round = self.round
+        return (
+            (self.warm or not round.proposed)
+            and not round.prefill
+            and 0 <= round.seconds < inf
+            and 0 <= round.verify_seconds < inf
+            and 0 <= round.forward_seconds < inf
+            and 0 <= round.draft_seconds < inf
+            and 0 <= round.drafting_seconds < inf
+        )
+
+    @property
+    def circumstances(self) -> tuple[int, bool, int, int, int, int]:
+        """Rounds alike in these differ by chance."""
+        round = self.round
+        if not round.proposed:
+            return 0, self.waited, round.rows, 0, round.beside, 0
+        return round.proposed, _was_prepared(round), round.rows, round.draft_rows, round.beside, round.unjudged
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Costs:
-    """What is known of a pair's costs: absent where nothing was measured."""
+    """What is known of a pair's costs: absent where nothing was measured. Two are equal only if they are the same."""
 
     draft_token: Plane | None = None
     """t_d(B), the draft's own seconds per proposed token."""
@@ -169,39 +212,39 @@ class Costs:
 
     def model(self, now: float, *, rows: int = 1, draft_rows: int = 1) -> Model | None:
         """At a batch of `rows` sessions in the target and `draft_rows` in the draft; None: not known."""
-        draft, forward, plain = self.draft_token, self.forward, self.plain
-        if draft is None or forward is None or not (draft.fresh(now) and forward.fresh(now)):
-            return None
-        fixed = (max(self.overhead.level, 0.0) if self.overhead else 0.0) + forward.seconds(0, rows)
-        draft_token, verify_token = draft.seconds(0, draft_rows), max(forward.per_token, 0.0)
-        if plain is None or not plain.fresh(now):
-            return Model(fixed, draft_token, verify_token, None)
-        doubts = plain.doubt(rows, now), forward.doubt(rows, now)
-        return Model(fixed, draft_token, verify_token, plain.seconds(0, rows), *doubts)
+        return _model(self, now, rows, draft_rows)
 
-    def learned(self, round: Round, now: float, *, waited: bool = False) -> "Costs":
-        """After one more round of a session that had nothing to catch up with. A plain one that may have `waited` for
-        the step under way bounds t_b from above."""
-        if not _sensible(round):
-            return self
-        if round.proposed == 0:
-            return self._plain_learned(round, now, waited=waited)
-        if not self._unlike(round):
-            return self._followed(round, now)
-        return self.loosened()._followed(round, now) if self.doubted else replace(self, doubted=True)
+    def followed(self, rounds: Iterable[Seen]) -> "Costs":
+        """After some more rounds, one after another; those that are alike are one sample."""
+        costs = self
+        for (proposed, *_), group in groupby(filter(_tells, rounds), key=_circumstances):
+            alike = list(group)
+            together = len(alike) > 1 and not alike[0].waited and not costs._is_any_unlike(alike)
+            for sample in [alike] if together else [[seen] for seen in alike]:
+                costs = costs._learned(sample) if proposed else costs._plain_learned(sample)
+        return costs
 
-    def _plain_learned(self, round: Round, now: float, *, waited: bool) -> "Costs":
+    def _learned(self, alike: Sequence[Seen]) -> "Costs":
+        if not self._is_any_unlike(alike):
+            return self._after(alike)
+        return self.loosened()._after(alike) if self.doubted else replace(self, doubted=True)
+
+    def _plain_learned(self, alike: Sequence[Seen]) -> "Costs":
+        round, now, _, waited = alike[-1]
+        seconds = sum([seen.round.seconds for seen in alike]) / len(alike)
         since = None if not round.beside else now if self.company_since is None else min(self.company_since, now)
         bounds = waited or (since is not None and now - since < COMPANY_SECONDS)
         here = self if since == self.company_since else replace(self, company_since=since)
         if bounds and self.plain is None:
-            return here if round.beside else replace(here, plain=begun(round.seconds, 0, round.rows, now).loosened())
-        if bounds and self.plain is not None and round.seconds > self.plain.seconds(0, round.rows):
+            return here if round.beside else replace(here, plain=begun(seconds, 0, round.rows, now).loosened())
+        if bounds and self.plain is not None and seconds > self.plain.seconds(0, round.rows):
             return here
-        if here._unlike(round) and not here.plain_doubted:
+        unlike = here._is_any_unlike(alike)
+        if unlike and not here.plain_doubted:
             return replace(here, plain_doubted=True)
-        known = here.loosened() if here._unlike(round) else here
-        return replace(known, plain=learned(known.plain, round.seconds, 0, round.rows, now), plain_doubted=False)
+        known = here.loosened() if unlike else here
+        plain = learned(known.plain, seconds, 0, round.rows, now, samples=len(alike))
+        return replace(known, plain=plain, plain_doubted=False)
 
     def loosened(self) -> "Costs":
         """The same, which the next few rounds can change: before a look at what may be otherwise by now."""
@@ -214,34 +257,64 @@ class Costs:
             doubted=True,
         )
 
-    def _followed(self, round: Round, now: float) -> "Costs":
-        k, rows = round.proposed, round.rows
-        forward_seconds = round.forward_seconds or round.verify_seconds
-        drafting_seconds = round.drafting_seconds or round.draft_seconds
-        overhead_seconds = max(round.seconds - drafting_seconds - forward_seconds, 0.0)
-        drafted = learned(self.draft_token, drafting_seconds / k, 0, round.draft_rows, now)
+    def _after(self, alike: Sequence[Seen]) -> "Costs":
+        """After proposals in the same circumstances."""
+        rounds, now, samples = [seen.round for seen in alike], alike[-1].now, len(alike)
+        last, k = rounds[-1], sum([round.proposed for round in rounds]) / samples
+        forward = sum([round.forward_seconds or round.verify_seconds for round in rounds]) / samples
+        drafting = sum([round.drafting_seconds or round.draft_seconds for round in rounds]) / samples
+        overhead = max(sum([round.seconds for round in rounds]) / samples - drafting - forward, 0.0)
+        judged = sum(map(_guesses, rounds)) / samples
+        draft_token = self.draft_token
+        if not _was_prepared(last):
+            draft_token = learned(draft_token, drafting / k, 0, last.draft_rows, now, samples=samples)
         return Costs(
-            draft_token=self.draft_token if _was_prepared(round) else drafted,
-            forward=learned(self.forward, forward_seconds, _guesses(round), rows, now),
-            overhead=learned(self.overhead, overhead_seconds, 0, 1, now),
-            plain=self.plain,
+            draft_token,
+            learned(self.forward, forward, judged, last.rows, now, samples=samples),
+            learned(self.overhead, overhead, 0, 1, now, samples=samples),
+            self.plain,
             plain_doubted=self.plain_doubted,
             company_since=self.company_since,
         )
 
-    def _unlike(self, round: Round) -> bool:
-        """Whether the round took another order of time than was predicted."""
-        predicted = self._predicted(round)
-        return predicted is not None and not (predicted / OUTLIER_FACTOR <= round.seconds <= predicted * OUTLIER_FACTOR)
-
-    def _predicted(self, round: Round) -> float | None:
-        if round.proposed == 0:
-            return None if self.plain is None else self.plain.seconds(0, round.rows)
+    def _is_any_unlike(self, alike: Sequence[Seen]) -> bool:
+        """Whether one of these rounds took another order of time than was predicted."""
+        first = alike[0].round
+        if not first.proposed:
+            usual = None if self.plain is None else self.plain.seconds(0, first.rows)
+            return usual is not None and any(not _is_near(seen.round.seconds, usual) for seen in alike)
         if self.draft_token is None or self.forward is None or self.overhead is None:
-            return None
-        drafted = 0 if _was_prepared(round) else round.proposed
-        drafting = drafted * self.draft_token.seconds(0, round.draft_rows)
-        return max(self.overhead.level, 0.0) + self.forward.seconds(_guesses(round), round.rows) + drafting
+            return False
+        fixed = max(self.overhead.level, 0.0) + self.forward.seconds(0, first.rows)
+        guess = max(self.forward.per_token, 0.0)
+        draft = 0.0 if _was_prepared(first) else self.draft_token.seconds(0, first.draft_rows)
+        for seen in alike:
+            round = seen.round
+            if not _is_near(round.seconds, fixed + guess * _guesses(round) + draft * round.proposed):
+                return True
+        return False
+
+
+UNMEASURED: Final = Costs()
+_tells, _circumstances = attrgetter("tells_costs"), attrgetter("circumstances")
+
+
+@lru_cache(maxsize=64)
+def _model(costs: Costs, now: float, rows: int, draft_rows: int) -> Model | None:
+    """Asked again by who explains a choice, or prices a guess."""
+    draft, forward, plain = costs.draft_token, costs.forward, costs.plain
+    if draft is None or forward is None or not (draft.fresh(now) and forward.fresh(now)):
+        return None
+    fixed = (max(costs.overhead.level, 0.0) if costs.overhead else 0.0) + forward.seconds(0, rows)
+    draft_token, verify_token = draft.seconds(0, draft_rows), max(forward.per_token, 0.0)
+    if plain is None or not plain.fresh(now):
+        return Model(fixed, draft_token, verify_token, None)
+    doubts = plain.doubt(rows, now), forward.doubt(rows, now)
+    return Model(fixed, draft_token, verify_token, plain.seconds(0, rows), *doubts)
+
+
+def _is_near(seconds: float, usual: float) -> bool:
+    return usual / OUTLIER_FACTOR <= seconds <= usual * OUTLIER_FACTOR
 
 
 def _guesses(round: Round) -> float:
@@ -252,9 +325,3 @@ def _guesses(round: Round) -> float:
 def _was_prepared(round: Round) -> bool:
     """Whether its proposal was drafted while the round before was verified: it tells nothing of drafting on demand."""
     return round.ahead is not None and round.ahead.hit
-
-
-def _sensible(round: Round) -> bool:
-    """Whether all its seconds can have passed."""
-    verifying, drafting = (round.forward_seconds, round.verify_seconds), (round.drafting_seconds, round.draft_seconds)
-    return min(round.seconds, *verifying, *drafting) >= 0 and isfinite(round.seconds + sum(verifying) + sum(drafting))

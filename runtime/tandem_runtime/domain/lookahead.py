@@ -30,7 +30,8 @@ proposed. A run's first token waits for the step under way, and only bounds what
 of going on, it would make proposals seem to pay wherever several sessions share a target.
 """
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import ceil
 from typing import Final
@@ -38,8 +39,8 @@ from typing import Final
 from tandem_runtime.domain.acceptance import ALIKE, UNKNOWN, Acceptance, Own
 from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.calibration import Calibration
-from tandem_runtime.domain.costs import Costs, Model
-from tandem_runtime.domain.tokens import Outlook, Round, Stop
+from tandem_runtime.domain.costs import UNMEASURED, Costs, Model, Seen
+from tandem_runtime.domain.tokens import Outlook, Stop
 
 HYSTERESIS: Final = 0.01
 """Another K must be better by this share, so that noise does not move K."""
@@ -144,8 +145,6 @@ class View:
     warm: bool = False
     starts: bool = True
     """Whether it is the one that proposes while no cost of proposals is known."""
-    chosen: bool = False
-    """Whether the round was chosen, and is not one more token of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +153,7 @@ class Belief:
     not pay."""
 
     acceptance: Acceptance = UNKNOWN
-    costs: Costs = field(default_factory=Costs)
+    costs: Costs = UNMEASURED
     k: int | None = None
     plain_rounds: int = 0
     """Rounds without a proposal since the last probe."""
@@ -241,15 +240,16 @@ def ending_early(choice: Choice, calibration: Calibration) -> Choice:
     return Choice(why.bounds.maximum, why.survivals, why, stop=stop)
 
 
-def learn(belief: Belief, round: Round, now: float, view: View) -> tuple[Belief, Own]:
-    """The belief after one more round of a session, and what its own record is then. What is not the cost of going on
-    (a prompt, or what the draft of a session that was not warm had missed) teaches acceptance alone."""
-    acceptance, own = belief.acceptance.observed(round.evidence, view.own)
-    caught_up = (view.warm or not round.proposed) and not round.prefill
-    costs = belief.costs.learned(round, now, waited=view.chosen) if caught_up else belief.costs
-    plain_rounds = belief.plain_rounds + (1 if round.proposed == 0 else 0)
+def learn(belief: Belief, sessions: Sequence[tuple[Own, Sequence[Seen]]]) -> tuple[Belief, list[Own]]:
+    """The belief after some more rounds of some sessions, each with its own record, and what the records are then. What
+    is not the cost of going on teaches acceptance alone."""
+    seen = [each for _, rounds in sessions for each in rounds]
+    judged = [(own, [each.round.evidence for each in rounds if each.round.proposed]) for own, rounds in sessions]
+    acceptance, owns = belief.acceptance.observed(judged)
+    plain_rounds = belief.plain_rounds + sum([not each.round.proposed for each in seen])
+    costs = belief.costs.followed(seen)
     learnt = Belief(acceptance, costs, belief.k, plain_rounds, belief.probe_left, belief.probe_after, belief.heard)
-    return learnt, own
+    return learnt, owns
 
 
 def unanswered(belief: Belief) -> Belief:
