@@ -45,9 +45,7 @@ from tandem_runtime.domain.tokens import Outlook, Stop
 HYSTERESIS: Final = 0.01
 """Another K must be better by this share, so that noise does not move K."""
 RETURN: Final = 0.05
-"""To propose again, a round must be worth so much more than to go on proposing, and as much as its cost is in doubt,"""
-RETURN_DOUBT_MOST: Final = 0.1
-"""which counts as no more than this: after a great change all is doubtful, and good drafts must come back."""
+"""To propose again, a round must be worth so much more than to go on proposing, and more by how strange the batch is."""
 PROBE_TOKENS: Final = 1
 PROBE_ROUNDS: Final = 2
 """The first round of a probe makes the draft read what it has missed, so only the one after it tells what one costs."""
@@ -318,8 +316,8 @@ def best(costs: Model, survivals: tuple[float, ...], bounds: Bounds, last: int |
     if last is not None and last != k and least <= last <= most:
         as_before = _speed_up(costs, survivals, last)
         if speed_up <= as_before * (1 + HYSTERESIS):
-            return Prediction(last, as_before, costs.doubt)
-    return Prediction(k, speed_up, costs.doubt)
+            return Prediction(last, as_before, costs.strangeness)
+    return Prediction(k, speed_up, costs.strangeness)
 
 
 def _speed_up(costs: Model, survivals: tuple[float, ...], k: int) -> float:
@@ -327,7 +325,7 @@ def _speed_up(costs: Model, survivals: tuple[float, ...], k: int) -> float:
 
 
 def pays(found: Prediction, bounds: Bounds, last: int | None) -> bool:
-    margin = RETURN + min(found.doubt, RETURN_DOUBT_MOST) if last == 0 else 0.0
+    margin = RETURN + found.doubt if last == 0 else 0.0
     return found.speed_up > 1 + bounds.min_gain + margin
 
 
