@@ -85,6 +85,7 @@ LONGEST_STEP: Final = 64
 GRID: Final[Array] = (1 - np.cos(np.pi * (np.arange(LEVELS) + 0.5) / LEVELS)) / 2
 _SIZE: Final = len(PACES) * LEVELS
 _ONES: Final[Array] = np.ones(_SIZE)
+_MOMENTS: Final[Array] = np.tile(np.stack([GRID, GRID**2]), len(PACES))
 _LOG_GRID: Final[Array] = np.tile(np.log(GRID), len(PACES))
 
 
@@ -179,6 +180,12 @@ class Acceptance:
         if positions <= 0:
             return ()
         return _survivals(self, _grains(_log_frailty(own, self.kin)), -(-positions // STRIDE) * STRIDE)[:positions]
+
+    def tolerance(self, shift: float) -> float:
+        """By how many more tokens may be accepted than was believed, or fewer, until the believed level moves by so
+        much: its first step along the likelihood, variance (credits - believed) / (level (1 - level))."""
+        level, square = _MOMENTS.dot(self.chances).tolist()
+        return float(shift * level * (1 - level) / max(square - level * level, LEAST))
 
     def conditionals(self, positions: int) -> list[float]:
         """a_1 ... a_n: the chance of each position, given that all before it stand, in a session like the others."""

@@ -33,8 +33,10 @@ START_SECONDS: Final = 1.0
 """After so long another session may try what proposals cost: the first may be held by its reader."""
 STANDS_ROUNDS: Final = 8
 """For so many rounds a choice stands at most, and so many of a session wait to be learnt from together."""
+STANDS_SHIFT: Final = 0.02
+"""And as long as what was said since moves the believed level by less than this: K hardly moves for it."""
 STANDS_TOKENS: Final = 1.5
-"""And as long as what was accepted is within so many tokens of what was believed: less would not move K."""
+"""And, however firm the belief, as long as what was accepted is within so many tokens of what was believed."""
 LISTEN_TOKENS: Final = 8
 """A draft that listens scores so many tokens at a time: one step of it, against as many of the target."""
 
@@ -138,8 +140,8 @@ class Lookahead:
         self._begins_run = False
         self._standing: Choice | None = None
         """As it was before the answer's room and the draft's spare time changed it."""
-        self._stood, self._surprise = 0, 0.0
-        """For how many rounds, and by how many tokens more were accepted than was believed."""
+        self._stood, self._surprise, self._tolerance = 0, 0.0, 0.0
+        """For how many rounds, by how many tokens more were accepted than was believed, and how many are tolerated."""
         self._asleep: Belief | None = None
         """By which proposals did not pay."""
         self.last: Choice | None = None
@@ -168,7 +170,7 @@ class Lookahead:
         why = choice.why
         return (
             self._stood < STANDS_ROUNDS
-            and -STANDS_TOKENS < self._surprise < STANDS_TOKENS
+            and -self._tolerance < self._surprise < self._tolerance
             and (why.rule is Rule.PAYS or why.rule is Rule.ALWAYS)
             and why.view.batch is self._batch
             and (why.bounds is bounds or why.bounds == bounds)
@@ -182,6 +184,7 @@ class Lookahead:
         if bounds.early_stop and choice.k:
             choice = ending_early(choice, self.shared.calibration)
         self._standing, self._stood, self._surprise = choice, 0, 0.0
+        self._tolerance = min(belief.acceptance.tolerance(STANDS_SHIFT), STANDS_TOKENS)
         self._asleep = self.shared.learnt if choice.why.rule is Rule.LOSES else None
         return choice
 
