@@ -75,14 +75,14 @@ ENTRANTS = (
 
 @dataclass(slots=True)
 class Stable:
-    """The processes that run, by what they were started with; a context manager that ends them."""
+    """The processes that run, by whose they are and what they were started with; a context manager that ends them."""
 
     log: IO[bytes]
     started: dict[str, dict[str, object]] = field(default_factory=dict)
     """What each said when it was ready, and how long that took."""
     _kinds: dict[str, Kind | Absent] = field(default_factory=dict)
     """What cannot be had is not asked for twice."""
-    _running: dict[Setting, EngineProcess] = field(default_factory=dict)
+    _running: dict[tuple[str, Setting], EngineProcess] = field(default_factory=dict)
     _ending: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> "Stable":
@@ -95,18 +95,19 @@ class Stable:
         """Started now if it does not run. Raises Absent and Failed."""
         kind = self._kind(entrant)
         setting = _setting(kind, configuration)
-        if setting not in self._running or not self._running[setting].is_running:
-            process = EngineProcess(kind, setting, self.log, limit_seconds=READY_SECONDS)
-            self._ending.callback(process.end)
-            self._running[setting] = process
-            self.started[configuration.name] = {"seconds": process.startup_seconds, **process.about}
-        return self._running[setting]
+        running = self._running.get((entrant.name, setting))
+        if running is None or not running.is_running:
+            running = EngineProcess(kind, setting, self.log, limit_seconds=READY_SECONDS)
+            self._ending.callback(running.end)
+            self._running[entrant.name, setting] = running
+            self.started[configuration.name] = {"seconds": running.startup_seconds, **running.about}
+        return running
 
     def keep(self, entrants: Mapping[str, Entrant], chosen: list[Configuration]) -> None:
         """End all others."""
-        wanted = {_setting(self._kind(entrants[each.engine]), each) for each in chosen}
-        for setting in self._running.keys() - wanted:
-            self._running.pop(setting).end()
+        wanted = {(each.engine, _setting(self._kind(entrants[each.engine]), each)) for each in chosen}
+        for key in self._running.keys() - wanted:
+            self._running.pop(key).end()
 
     def _kind(self, entrant: Entrant) -> Kind:
         if entrant.name not in self._kinds:

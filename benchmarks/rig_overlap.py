@@ -22,7 +22,7 @@ from benchmarks.record import record
 from benchmarks.simulator.acceptance import chance
 from benchmarks.simulator.clock import run_virtually
 from benchmarks.simulator.costs import RIGS, Rig, StepCost
-from benchmarks.simulator.stepped import FarDraft, FarTarget, StatedPace, SteppedDraft, SteppedTarget
+from benchmarks.simulator.stepped import FarDraft, FarTarget, StatedPace, SteppedClock, SteppedDraft, SteppedTarget
 from benchmarks.simulator.world import Books, Setting, World
 from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.cells import Lookahead
@@ -104,20 +104,22 @@ def serve(rig: Rig, sigma: float, seed: int, bounds: Bounds) -> Books:
             Setting(seed=seed, rig=rig), acceptance=chance(0.0, seed), lookahead=Lookahead(), bounds=lambda: bounds
         )
 
+        clocks = {name: SteppedClock() for name in ("target", "draft")}
+
         def pace(name: str, cost: StepCost) -> StatedPace:
             drawn = random.Random(f"{seed}:{name}")
-            return StatedPace(cost, clock=world.clock, chance=lambda: max(0.1, drawn.gauss(1.0, rig.noise)))
+            return StatedPace(cost, clock=clocks[name], chance=lambda: max(0.1, drawn.gauss(1.0, rig.noise)))
 
         target = SteppedTarget(
             ScriptedModel(target_rows(sigma), max_length=LONGEST, max_sessions=2),
             _facts("target"),
-            clock=world.clock,
+            clock=clocks["target"],
             pace=pace("target", rig.target),
         )
         draft = SteppedDraft(
             ScriptedModel(draft_rows, max_length=LONGEST, max_sessions=8),
             _facts("draft"),
-            clock=world.clock,
+            clock=clocks["draft"],
             pace=pace("draft", rig.draft),
         )
         with target, draft:

@@ -173,7 +173,7 @@ class CombinedDraft:
             return Proposal()
         now = self.clock.monotonic()
         member.patience.answered(now, seconds=now - asked_at, tokens=len(proposal.ids), read=reads)
-        survivals = proposal.survivals or self.drafting.survivals_of(member.drafter, len(proposal.ids))
+        survivals = proposal.survivals or self.drafting.survivals_of(member.drafter, k)
         prefill = member.unread and member.drafter is Drafter.MODEL
         member.unread = False
         return replace(proposal, drafter=member.drafter, survivals=survivals, prefill=prefill)

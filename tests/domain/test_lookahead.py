@@ -18,6 +18,7 @@ from tandem_runtime.domain.costs import AGE_LIMIT_SECONDS, UNMEASURED, Costs, Mo
 from tandem_runtime.domain.lookahead import (
     MEASURED_TOKENS,
     OFF,
+    Batch,
     Belief,
     Bounds,
     Choice,
@@ -483,3 +484,40 @@ def test_nothing_is_drafted_ahead_before_it_is_known_what_drafting_costs() -> No
     bounds = Bounds(1, 8, Mode.ALWAYS, overlap=Overlap.ON)
     assert Lookahead().choose(bounds, 16, 0.0, warm=True).outlook is None
     assert Shared(belief(0.8)).begin().choose(bounds, 16, 100.0, warm=True).outlook is not None
+
+
+def test_a_session_that_begins_meets_the_batch_that_others_are_in() -> None:
+    """A cell that knows sixteen sessions to a step does not price the seventeenth as if it were alone."""
+    crowded = replace(costs(), forward=plane(18)._replace(per_session=0.004))
+    cell = Shared(Belief(firm(0.85), crowded, 5))
+    assert cell.begin().choose(WIDE, 16, 0.0, warm=True).k > 0
+    cell.begin().learn(replace(a_round(0, 0, seconds=0.015), rows=16), 0.0, warm=True)
+    assert cell.begin().choose(WIDE, 16, 0.0, warm=True).k == 0
+
+
+@pytest.mark.parametrize(
+    ("plain_rounds", "heard", "warm", "expected"),
+    [
+        (8, 0, False, (1, 1, 16)),
+        (8, 8, True, (0, 0, 8)),
+        (127, 8, True, (0, 0, 8)),
+        (128, 8, False, (0, 0, 8)),
+        (128, 8, True, (1, 0, 128)),
+    ],
+)
+def test_where_a_draft_is_heard_only_costs_are_probed_late_and_by_one_round(
+    plain_rounds: int, heard: int, warm: bool, expected: tuple[int, int, int]
+) -> None:
+    """Of a probe K, the rounds of it that are left, and plain rounds until the next."""
+    known = replace(belief(0.3, k=0), plain_rounds=plain_rounds, heard=heard)
+    choice, remembered = choose(known, WIDE, 0.0, View(warm=warm))
+    assert (choice.k, remembered.probe_left, remembered.probe_after) == expected
+
+
+def test_proposing_does_not_begin_again_by_costs_that_were_measured_at_another_batch() -> None:
+    """What a verify takes of 16 sessions is known; of one it is known to a quarter."""
+    measured = plane(18)._replace(p02=-15 * 1e-7, p22=1e-7, p00=225 * 1e-7 + 1e-8)
+    known = replace(belief(0.6, k=0), costs=replace(costs(), forward=measured))
+    assert choose(known, WIDE, 0.0, View(batch=Batch(16)))[0].why.rule is Rule.PAYS
+    assert choose(known, WIDE, 0.0, View(batch=Batch(1)))[0].why.rule is Rule.LOSES
+    assert choose(known, WIDE, 0.0, View(batch=Batch(1), k=4))[0].why.rule is Rule.PAYS

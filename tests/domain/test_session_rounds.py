@@ -50,11 +50,11 @@ def test_credits_of_other_positions_than_were_examined_are_a_lost_target() -> No
         verified((0.5, 0.5, 0.5), accepted=1)
 
 
-def drafting(stop: Stop | None) -> Session:
+def drafting(stop: Stop | None, *, vocab_size: int | None = None, beliefs: tuple[float, ...] = ()) -> Session:
     """A session that has asked for three tokens."""
-    session = Session(request(endings=Endings(16)))
+    session = Session(request(endings=Endings(16), vocab_size=vocab_size))
     session.opened(Opened(Incarnation("t")))
-    session.chosen(3, stop=stop)
+    session.chosen(3, beliefs, stop=stop)
     session.draft_opened(Opened(Incarnation("d")))
     return session
 
@@ -74,15 +74,34 @@ def test_a_draft_that_tells_confidences_of_other_guesses_is_lost() -> None:
         drafting(None).proposed(Proposal((4, 2), confidences=(90,)))
 
 
-def test_beliefs_go_with_the_proposal_as_far_as_it_goes() -> None:
-    session = Session(request())
+BELIEFS = [
+    pytest.param((0.9, 0.8, 0.7), (), (0.9, 0.8, 0.7), id="of all that was asked for"),
+    pytest.param((0.9, 0.8, 0.7), (0.5, 0.4, 0.3), (0.5, 0.4, 0.3), id="the drafter's own"),
+    pytest.param((), (0.5, 0.4, 0.3), (), id="nothing may be left out"),
+]
+
+
+@pytest.mark.parametrize(("chosen", "own", "sent"), BELIEFS)
+@pytest.mark.parametrize("guesses", range(1, 4))
+def test_beliefs_go_with_a_proposal_as_if_nothing_had_stopped_it(
+    chosen: tuple[float, ...], own: tuple[float, ...], sent: tuple[float, ...], guesses: int
+) -> None:
+    session = Session(request(vocab_size=5))
     session.opened(Opened(Incarnation("t")))
-    session.chosen(3, (0.9, 0.8, 0.7))
+    session.chosen(3, chosen)
     session.draft_opened(Opened(Incarnation("d")))
-    session.proposed(Proposal((1, 2)))
+    session.proposed(Proposal((1, 2, 3)[:guesses], survivals=own))
     asked = session.next()
     assert isinstance(asked, Verify)
-    assert asked.request.survivals == (0.9, 0.8)
+    assert asked.request.survivals == sent
+
+
+def test_beliefs_outlast_the_guesses_that_the_target_cannot_know() -> None:
+    session = drafting(None, vocab_size=5, beliefs=(0.9, 0.8, 0.7))
+    session.proposed(Proposal((1, 7, 3), survivals=(0.5, 0.4, 0.3)))
+    asked = session.next()
+    assert isinstance(asked, Verify)
+    assert (asked.request.proposal.ids, asked.request.survivals) == ((1,), (0.5, 0.4, 0.3))
 
 
 UNJUDGED = [

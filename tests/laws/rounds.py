@@ -37,6 +37,14 @@ def all_of_it(before: Prefix, ids: Prefix) -> int:
     return len(ids)
 
 
+def drafted(numbers: Numbers, draft: Model, *, k: int, before: Prefix = (), goes_on: Proposed = up_to_k) -> Prefix:
+    """A round's proposal, before anything of it is left out."""
+    ids: Prefix = ()
+    while goes_on(ids, k):
+        ids = (*ids, draw(draft(before + ids), numbers("draft", len(before), len(ids))))
+    return ids
+
+
 def emitted(
     numbers: Numbers,
     rule: Rule,
@@ -66,9 +74,7 @@ def judged(
 ) -> tuple[Prefix, Verified]:
     """A round's proposal and verdict. Its numbers are its own: they are named by the offset that it begins at."""
     offset: Hashable = len(before)
-    ids: Prefix = ()
-    while goes_on(ids, k):
-        ids = (*ids, draw(draft(before + ids), numbers("draft", offset, len(ids))))
+    ids = drafted(numbers, draft, k=k, before=before, goes_on=goes_on)
     ids = ids[: kept(before, ids)]
     q = [draft(before + ids[:count]) for count in range(len(ids))]
     p = [target(before + ids[:count]) for count in range(len(ids) + 1)]

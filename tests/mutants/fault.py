@@ -13,6 +13,7 @@ EARLY_ENDS = "tests/exactness/test_sampled_laws.py::test_the_law_holds_where_dra
 NOISE = "tests/exactness/test_noise_independence.py"
 EXACT = "tests/laws/test_chains.py::test_the_targets_law_is_emitted_exactly"
 LEFT_OUT = "tests/seams/test_verify_budget.py::test_what_is_left_out_is_the_same_whatever_was_drawn"
+SHARED_STEPS = "tests/laws/test_shared_steps.py::test_two_sessions_that_share_a_full_step_keep_their_law"
 VERDICTS = "tests/agreement/test_rejection_agreement.py::test_the_verdicts_of_a_ragged_batch_are_the_reference_verdicts"
 _SAMPLER = "tests/agreement/test_sampler_agreement.py"
 SAME_LAW = f"{_SAMPLER}::test_the_law_after_all_processors_is_the_reference_law"
@@ -39,6 +40,7 @@ PROOFS = (
     THROUGH_LOOPS,
     EARLY_ENDS,
     LEFT_OUT,
+    SHARED_STEPS,
 )
 """All that may kill a mutant: tests of identity and of laws, never a comparison with a recorded output."""
 

@@ -111,7 +111,7 @@ stops = st.builds(Stop, share, st.lists(chances, min_size=16, max_size=16).map(t
 @st.composite
 def verify_rounds(draw: st.DrawFn) -> VerifyRound:
     proposal = draw(proposals(seconds=False))
-    survivals = st.lists(st.integers(0, 255), min_size=len(proposal.ids), max_size=len(proposal.ids))
+    survivals = st.lists(st.integers(0, 255), min_size=len(proposal.ids), max_size=len(proposal.ids) + 3)
     believed = tuple(byte / 255 for byte in draw(st.just([]) | survivals))
     return VerifyRound(SESSION, draw(incarnations), draw(counts), draw(counts), proposal, believed)
 
@@ -316,9 +316,10 @@ def test_a_belief_that_is_no_chance_is_never_sent(survival: float) -> None:
         codec.request_frame(VerifyRound(SESSION, BOUND, 0, 0, Proposal((1,)), (survival,)), call=1, session=1)
 
 
-def test_beliefs_about_another_number_of_tokens_are_a_bad_request() -> None:
-    message = pb.Request(call=1, session=1, verify=pb.Verify(ids=[1, 2], survivals=b"\xff"))
-    with pytest.raises(BadRequest, match="1 bytes for 2 proposed ids") as caught:
+@pytest.mark.parametrize("beliefs", [1, 65])
+def test_beliefs_about_fewer_tokens_or_more_than_anybody_asks_for_are_a_bad_request(beliefs: int) -> None:
+    message = pb.Request(call=1, session=1, verify=pb.Verify(ids=[1, 2], survivals=b"\xff" * beliefs))
+    with pytest.raises(BadRequest, match=f"{beliefs} bytes for 2 proposed ids; .* 64 at most") as caught:
         codec.decode_request(message, session=SESSION, incarnation=BOUND)
     assert caught.value.parameter == "survivals"
 

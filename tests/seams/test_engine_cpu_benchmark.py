@@ -1,12 +1,16 @@
 """The benchmark of the CPU engine, without engines: its figures follow from its samples, and it notices other texts."""
 
 import json
+import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.engine_cpu_entrants import Entrant, Stable
 from benchmarks.engine_cpu_figures import figures_of, tables
 from benchmarks.engine_cpu_samples import Configuration, Visit, course
+from benchmarks.engine_processes import Kind
 from benchmarks.peers.lines import Stream
 from benchmarks.workload import KINDS, first_difference, read_prompts
 
@@ -115,6 +119,23 @@ def test_decode_begins_when_the_last_stream_has_its_first_token() -> None:
     late = Stream(ids=[1, 2, 3], events=[(2.0, 1), (3.0, 1), (4.0, 1)])
     found = course([early, late])
     assert (found.tokens, found.prefill_seconds, found.decode_tokens, found.decode_seconds) == (6, 2.0, 3, 2.0)
+
+
+def counting(name: str) -> Entrant:
+    kind = Kind("tests.seams.engine_that_counts", Path(sys.executable), Path("model"), {"NAME": name}, of_one_way=False)
+    return Entrant(name, lambda: kind, ("fp32",), (name,), ())
+
+
+def test_engines_that_are_started_alike_have_processes_of_their_own(tmp_path: Path) -> None:
+    entrants = {name: counting(name) for name in ("one", "other")}
+    settings = {name: Configuration(name, name, "fp32", 1) for name in entrants}
+    with (tmp_path / "log").open("wb") as log, Stable(log) as stable:
+        running = {name: stable.process(entrant, settings[name]) for name, entrant in entrants.items()}
+        for name, process in running.items():
+            assert process.ask([[1]], tokens=2, way=name, limit_seconds=20).streams[0].ids == [0, 1]
+        assert stable.process(entrants["one"], settings["one"]) is running["one"]
+        stable.keep(entrants, [settings["other"]])
+        assert [process.is_running for process in running.values()] == [False, True]
 
 
 def test_there_are_ten_prompts_of_each_kind_and_none_is_long() -> None:

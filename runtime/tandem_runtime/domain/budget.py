@@ -1,8 +1,21 @@
 """Knows which proposed tokens a step judges when proposals share it: those that are worth their seconds.
 
-Refuses to know tokens, models and threads: beliefs, row counts and seconds are arguments. What was drawn is none, and
-must be none: in rejection and block modes the law would suffer (see `domain.verification`). A proposal that is cut is
+Refuses to know tokens, models and threads: beliefs, row counts and seconds are arguments. A proposal that is cut is
 judged as if it had been that short from the start, which any round may be.
+
+**What was drawn has no part in it**, and must have none: in rejection and block modes a guess may be judged or not by
+what came before it, never by itself or by what comes after it, or the law suffers (see `domain.verification`). The
+number of guesses was drawn, too: drafting stops behind an end token, or where it is unsure. With n guesses kept of m
+that came, were n to hang on m, the first would be judged or not by whether the m-th was an end. So a proposal is
+offered as long as it was *asked for*, with a survival for every token of that; n is decided once, when the target first
+plans a step with it, and min(n, m) are judged, whatever that step or a later one has room and memory for. (Offers as
+long as what came would keep the law, too: whether a slot is taken hangs on likelier ones alone, of its own proposal on
+those before it. That n is said once is what cannot be left out: who waits has a long proposal more often.)
+
+What remains is time. A shorter draft comes sooner, so it may meet another crowd than a longer one would have, and be
+cut by that one's prices. No plan can know of it. Whoever wants nothing to hang on time, as for seeded requests that
+repeat in these modes, fixes K (`Bounds.is_one_k`): then no beliefs are sent, and nothing is left out. Coupled text
+hangs on nothing of all this.
 
 **Which slots.** A step over n rows takes T(n) = a + b n seconds. Every row gives its plain token, and a slot that is
 judged gives one more with the chance s that it and all before it stand. The slots taken are the n* with the highest
@@ -75,8 +88,8 @@ UNKNOWN = StepSeconds(1.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a session puts before a step: `rows` that must be computed, and behind them a slot per survival; a survival
-    is no higher than the one before it."""
+    """What a session puts before a step: `rows` that must be computed, and behind them a slot per survival, whether a
+    guess came for it or not; a survival is no higher than the one before it."""
 
     claim: Claim
     rows: int

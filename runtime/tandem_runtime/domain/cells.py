@@ -59,6 +59,8 @@ class Shared:
         self.foresight = Foresight()
         self._calibration = Calibration()
         self._unlearnt: dict[Record, list[Seen]] = {}
+        self.batch = ALONE
+        """The one that the last round shared: what a session that begins now will meet."""
         self._listening: ref[Lookahead] | None = None
         self._starting: ref[Lookahead] | None = None
         self._started_at = 0.0
@@ -133,7 +135,7 @@ class Lookahead:
     def __init__(self, shared: Shared | None = None) -> None:
         self.shared = shared or Shared()
         self._record = Record()
-        self._batch = ALONE
+        self._batch = self.shared.batch
         self._k: int | None = None
         self._begins_run = False
         self._standing: Choice | None = None
@@ -202,6 +204,7 @@ class Lookahead:
             self._heed(self.last, round)
         if round.rows != self._batch.rows or (round.proposed and round.draft_rows != self._batch.draft_rows):
             self._batch = Batch(round.rows, round.draft_rows if round.proposed else self._batch.draft_rows)
+        self.shared.batch = self._batch
 
     def _heed(self, choice: Choice, round: Round) -> None:
         """How far the round was a surprise to its choice: each credit less what was believed of its position."""

@@ -90,6 +90,12 @@ class Plane(NamedTuple):
         variance = max(self.p00 + 2 * self.p02 * x + self.p22 * x * x, 0.0)
         return sqrt(variance / max(self.seconds(0, rows), 1e-9) ** 2 + walked)
 
+    def strangeness(self, rows: int) -> float:
+        """How far off the cost may be because it was seen at other batches: a standard deviation, as a share of it. It
+        is that of the slope, times the distance from where the samples lie."""
+        distance = rows - 1 + self.p02 / self.p22
+        return sqrt(self.p22) * abs(distance) / max(self.seconds(0, rows), 1e-9)
+
     def fresh(self, now: float) -> bool:
         return now - self.at <= AGE_LIMIT_SECONDS
 
@@ -143,6 +149,8 @@ class Model(NamedTuple):
     plain_token: float | None
     plain_doubt: float = 0.0
     """How far off t_b may be: a standard deviation, as a share of it."""
+    strangeness: float = 0.0
+    """Likewise v(B, 0), as far as proposals were verified at other batches."""
 
     @property
     def per_token(self) -> float:
@@ -313,7 +321,8 @@ def _model(costs: Costs, now: float, rows: int, draft_rows: int) -> Model | None
     draft_token, verify_token = draft.seconds(0, draft_rows), max(forward.per_token, 0.0)
     if plain is None or not plain.fresh(now):
         return Model(fixed, draft_token, verify_token, None)
-    return Model(fixed, draft_token, verify_token, plain.seconds(0, rows), plain.doubt(rows, now))
+    doubts = plain.doubt(rows, now), forward.strangeness(rows)
+    return Model(fixed, draft_token, verify_token, plain.seconds(0, rows), *doubts)
 
 
 def _is_near(seconds: float, usual: float) -> bool:

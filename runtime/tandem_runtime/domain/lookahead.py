@@ -20,7 +20,8 @@ What is not known is looked at, for a price that is bounded:
 - Nothing is proposed, since it does not pay. Acceptance stays known where a draft scores what the target says (`hear`).
   Costs, and acceptance where nobody scores, may have become better: a probe proposes a few tokens. It comes after 8
   plain rounds of each session that shares a step, as all wait for its guesses, then after twice as many each time up to
-  128, then so seldom that what it is believed to lose is 0.4 % of what plain decoding takes meanwhile. None comes where
+  128, then so seldom that what it is believed to lose is 0.4 % of what plain decoding takes meanwhile. Where a draft
+  scores, only costs are looked at: late from the first, in a session whose draft has read along. None comes where
   proposals would lose even if they were verified at a plain token's cost and drafted at half of theirs.
 
 A session is *warm* when its draft has read all that was emitted: its last round proposed something, or its draft is
@@ -44,7 +45,7 @@ from tandem_runtime.domain.tokens import Outlook, Stop
 HYSTERESIS: Final = 0.01
 """Another K must be better by this share, so that noise does not move K."""
 RETURN: Final = 0.05
-"""To propose again, a round must be worth so much more than to go on proposing."""
+"""To propose again, a round must be worth so much more than to go on proposing, and more by how strange the batch is."""
 PROBE_TOKENS: Final = 1
 PROBE_ROUNDS: Final = 2
 """The first round of a probe makes the draft read what it has missed, so only the one after it tells what one costs."""
@@ -163,10 +164,11 @@ class Belief:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What K tokens per round would bring: `speed_up` over plain decoding."""
+    """What K tokens per round would bring: `speed_up` over plain decoding, give or take a share of `doubt`."""
 
     k: int
     speed_up: float
+    doubt: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,8 +316,8 @@ def best(costs: Model, survivals: tuple[float, ...], bounds: Bounds, last: int |
     if last is not None and last != k and least <= last <= most:
         as_before = _speed_up(costs, survivals, last)
         if speed_up <= as_before * (1 + HYSTERESIS):
-            return Prediction(last, as_before)
-    return Prediction(k, speed_up)
+            return Prediction(last, as_before, costs.strangeness)
+    return Prediction(k, speed_up, costs.strangeness)
 
 
 def _speed_up(costs: Model, survivals: tuple[float, ...], k: int) -> float:
@@ -323,7 +325,7 @@ def _speed_up(costs: Model, survivals: tuple[float, ...], k: int) -> float:
 
 
 def pays(found: Prediction, bounds: Bounds, last: int | None) -> bool:
-    margin = RETURN if last == 0 else 0.0
+    margin = RETURN + found.doubt if last == 0 else 0.0
     return found.speed_up > 1 + bounds.min_gain + margin
 
 
@@ -346,18 +348,20 @@ def _probe(
     k = min(max(bounds.minimum, PROBE_TOKENS), bounds.maximum)
     if view.warm and belief.probe_left:
         return k, replace(belief, probe_left=belief.probe_left - 1)
-    if belief.plain_rounds < belief.probe_after * view.batch.rows:
+    is_heard = belief.heard >= HEARD_TOKENS
+    after = max(belief.probe_after, PROBE_DOUBLES_UP_TO) if is_heard else belief.probe_after
+    if belief.plain_rounds < after * view.batch.rows or (is_heard and not view.warm):
         return 0, belief
-    later = 2 * belief.probe_after
+    rounds, later = 1 if view.warm else PROBE_ROUNDS, 2 * after
     if later > PROBE_DOUBLES_UP_TO:
         lost = costs.cost(k) / max(costs.baseline, 1e-9) - 1 - sum(survivals[:k])
-        later = max(PROBE_DOUBLES_UP_TO, ceil(PROBE_ROUNDS * lost / PROBE_LOSS))
+        later = max(PROBE_DOUBLES_UP_TO, ceil(rounds * lost / PROBE_LOSS))
     begun = replace(belief, plain_rounds=0, probe_after=later, heard=0)
     if not _may_pay(belief, bounds, costs, survivals):
         return 0, begun
-    acceptance = belief.acceptance if belief.heard >= HEARD_TOKENS else belief.acceptance.loosened()
+    acceptance = belief.acceptance if is_heard else belief.acceptance.loosened()
     loosened = replace(begun, acceptance=acceptance, costs=belief.costs.loosened())
-    return k, replace(loosened, probe_left=PROBE_ROUNDS - 1)
+    return k, replace(loosened, probe_left=rounds - 1)
 
 
 def _may_pay(belief: Belief, bounds: Bounds, costs: Model, survivals: tuple[float, ...]) -> bool:

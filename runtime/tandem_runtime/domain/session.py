@@ -163,8 +163,8 @@ class Session:
         stop: Stop | None = None,
         outlook: Outlook | None = None,
     ) -> None:
-        """K for the next round, at most what Choose said, and `survivals` as in `VerifyRound`, for K tokens; where K is
-        0, after how many tokens to ask again at the latest."""
+        """K for the next round, at most what Choose said, and `survivals` as in `VerifyRound`, K of them or, where the
+        target is to leave nothing out, none; where K is 0, after how many tokens to ask again at the latest."""
         self._demand(Signal.WILL_RUN)
         if not 0 <= k <= self._most():
             raise OutOfOrder(f"K = {k} was chosen where at most {self._most()} tokens fit")
@@ -344,8 +344,13 @@ class Session:
             len(self._ks),
             len(self._output),
             self._proposal,
-            self._proposal.survivals or self._survivals[: len(self._proposal.ids)],
+            self._beliefs(),
         )
+
+    def _beliefs(self) -> tuple[float, ...]:
+        """Of every token that was asked for, also of those that drafting never came to: how many it came to was drawn.
+        Nobody's, where nothing may be left out."""
+        return (self._proposal.survivals or self._survivals) if self._survivals else ()
 
     def _check(self, verdict: Verdict) -> None:
         asked, told = (len(self._ks), len(self._output)), (verdict.round, verdict.offset)

@@ -245,7 +245,8 @@ class VerifyRound:
 
     `survivals[i]` is the asker's belief that tokens 1 to i + 1 of the proposal all stand, as it was before anything of
     the round was drawn: by it a target leaves out slots that its step has better use for (see `domain.budget`), so a
-    look at the drawn tokens here would break the law. They fall. One per token, or none: all of it is judged."""
+    look at the drawn tokens here would break the law. They fall. One per token that was asked for, so they may be more
+    than the tokens: a draft that drew an end token stops there. Or none: all of it is judged."""
 
     session: SessionId
     incarnation: Incarnation

@@ -40,7 +40,7 @@ accepts, so the next round, which comes to the same positions, must not find the
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from math import isfinite
 
@@ -195,7 +195,7 @@ def admissible(proposal: Proposal, *, vocab_size: int) -> Proposal:
         row = None if proposal.q is None or position >= len(proposal.q) else proposal.q[position]
         ids = (token,) if row is None else row.ids
         if any(not 0 <= candidate < vocab_size for candidate in ids):
-            return proposal.first(position)
+            return replace(proposal.first(position), survivals=proposal.survivals)
     return proposal
 
 

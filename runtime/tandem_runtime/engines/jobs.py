@@ -76,11 +76,12 @@ class Job:
     forward_seconds: float = 0.0
     rows: int = 1
     beside: int = 0
-    left_out: int = 0
-    """So many tokens, the last of what is wanted, will not be computed."""
+    kept: int | None = None
+    """So many guesses are judged of those that were asked for; None: that is not decided. Those behind them will not be
+    computed."""
 
     def need(self, want: Want) -> None:
-        self.want, self.line, self.parts, self.left_out = want, want.line, [], 0
+        self.want, self.line, self.parts, self.kept = want, want.line, [], None
         self.queue_seconds, self.forward_seconds = None, 0.0
 
     @property
@@ -94,13 +95,20 @@ class Job:
 
     @property
     def missing(self) -> int:
-        return len(self.current.tokens) - len(self.line.held) - self.left_out
+        """Tokens that are still to be computed."""
+        want = self.current
+        end = len(want.tokens) if self.kept is None else min(len(want.tokens), want.compulsory + self.kept)
+        return end - len(self.line.held)
 
     @property
-    def guesses(self) -> tuple[float, ...]:
-        """The survivals of the guesses that are not left out."""
-        survivals = self.current.survivals
-        return survivals[: len(survivals) - self.left_out] if self.left_out else survivals
+    def compulsory(self) -> int:
+        """Tokens that are still to be computed whatever is left out."""
+        return self.current.compulsory - len(self.line.held)
+
+    @property
+    def slots(self) -> tuple[float, ...]:
+        """The survivals of the guesses that were asked for and are not left out, whether they came or not."""
+        return self.current.survivals[: self.kept]
 
     def row(self, size: int) -> Row:
         """The next `size` tokens of what is missing. Whoever lost the memory of wanted positions begins them anew."""

@@ -50,8 +50,9 @@ class Line:
 class Want:
     """The logits that follow `tokens[first]`, `tokens[first + 1]`, ... to the end, given all before them.
 
-    The first `settled` tokens are verified: of no others will the memory be known to other sessions. The last tokens,
-    one per entry of `survivals`, are guesses that a step may leave out (see `domain.budget`).
+    The first `settled` tokens are verified: of no others will the memory be known to other sessions. With `survivals`
+    the others are guesses that a step may leave out (see `domain.budget`): one survival for each that was asked for,
+    so there are no more guesses than survivals.
     """
 
     line: Line
@@ -59,6 +60,11 @@ class Want:
     first: int
     settled: int
     survivals: tuple[float, ...] = ()
+
+    @property
+    def compulsory(self) -> int:
+        """So many of the tokens are computed in any case."""
+        return self.settled if self.survivals else len(self.tokens)
 
 
 @dataclass(slots=True)

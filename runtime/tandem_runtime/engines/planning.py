@@ -19,7 +19,7 @@ from tandem_runtime.ports import Row
 __all__ = ["CHUNK_TOKENS", "RIDE_ALONG_TOKENS", "Plan", "StepSize", "plan_step"]
 
 RIDE_ALONG_TOKENS = 32
-"""A need up to this size is taken whole: it holds any proposal that pays."""
+"""Whoever has so much to read beside his guesses at most is served in one piece."""
 
 CHUNK_TOKENS = 256
 """Prompt tokens per step: about what a step over a handful of verify rows can carry without doubling its time."""
@@ -69,8 +69,8 @@ def plan_step(
 ) -> Plan:
     """One piece of each job, as far as there is room and memory; whose turn it is comes first. Guesses that are not
     worth the `seconds` of a step are left out."""
-    spared = _spared(jobs, size, seconds)
-    planning = _Planning(lines, shares, frozenset(job.line for job in jobs), size, spared)
+    _decide(jobs, size, seconds)
+    planning = _Planning(lines, shares, frozenset(job.line for job in jobs), size)
     for job in _in_order(jobs, shares):
         planning.consider(job)
     return planning.plan
@@ -84,34 +84,21 @@ def _in_order(jobs: Sequence[Job], shares: Mapping[Priority, Shares]) -> Iterato
         yield from own.turns(waiting.get(priority, ()))
 
 
-def _spared(jobs: Sequence[Job], size: StepSize, seconds: StepSeconds) -> Mapping[Job, int]:
-    """How many guesses are left out of each job's need. A chunk of a prompt is part of what a step costs anyhow."""
-    if seconds.per_row <= 0:
-        return {}
-    long, riding, offers = 0, [], []
-    for job in jobs:
-        compulsory = job.missing - len(job.guesses)
-        if _is_long(job, size):
-            long += job.missing
-        elif compulsory > 0:
-            riding.append(job)
-            offers.append(Offer(job.claim, compulsory, job.guesses))
-    beside = replace(seconds, fixed=seconds.fixed + seconds.per_row * min(long, size.chunk_tokens), rows=size.rows)
-    spared = {}
-    for job, offer, kept in zip(riding, offers, kept_slots(offers, beside), strict=True):
-        if kept < len(offer.survivals):
-            spared[job] = len(offer.survivals) - kept
-    return spared
+def _decide(jobs: Sequence[Job], size: StepSize, seconds: StepSeconds) -> None:
+    """Say of every new need how many of its guesses are judged.
 
-
-def _is_long(job: Job, size: StepSize) -> bool:
-    """Whether its need is cut into chunks, and its guesses are judged whatever they cost.
-
-    How many guesses there are has no part in it: that depends on what was drawn, as drafting stops behind an end token,
-    and what is judged must not (see `domain.budget`). Only a need that no step could hold is cut in any case.
+    It is said once, of guesses that were asked for, before anything is known of room and memory: so the number of those
+    that came, which was drawn, has no part in it (see `domain.budget`). From here on it only says when they are
+    computed. Beside a prompt they are all judged; a chunk of one is part of what a step costs anyhow.
     """
-    compulsory = job.missing - len(job.guesses)
-    return compulsory > min(RIDE_ALONG_TOKENS, size.rows // 2) or job.missing > size.rows
+    riding = [job for job in jobs if 0 < job.compulsory <= RIDE_ALONG_TOKENS]
+    long = sum(job.compulsory + len(job.slots) for job in jobs if job.compulsory > RIDE_ALONG_TOKENS)
+    beside = replace(seconds, fixed=seconds.fixed + seconds.per_row * min(long, size.chunk_tokens), rows=size.rows)
+    offers = [Offer(job.claim, job.compulsory, job.slots) for job in riding]
+    worth = dict(zip(riding, kept_slots(offers, beside), strict=True))
+    for job in jobs:
+        if job.kept is None:
+            job.kept = worth.get(job, len(job.slots))
 
 
 @dataclass(slots=True)
@@ -120,7 +107,6 @@ class _Planning:
     shares: Mapping[Priority, Shares]
     at_work: frozenset[Line]
     size: StepSize
-    spared: Mapping[Job, int]
     plan: Plan = field(default_factory=Plan)
     riding: int = 0
     """Rows of short needs so far."""
@@ -131,8 +117,7 @@ class _Planning:
         """Plan the job's next piece if there is room and memory for it, and nobody else computes it already."""
         want = job.current
         self.lines.adopt(want)
-        missing = job.missing - self.spared.get(job, 0)
-        is_long = _is_long(job, self.size)
+        is_long = self._is_long(job)
         if is_long and job.line.is_ahead:
             self.plan.given_up.append(job)
             return
@@ -140,7 +125,7 @@ class _Planning:
         if is_long and block in self.coming:
             return
         is_beside = self._is_beside_more_urgent(want.line.claim)
-        rows = self._fitting(missing, is_long=is_long, is_beside=is_beside)
+        rows = self._fitting(job.missing, is_long=is_long, is_beside=is_beside)
         if rows == 0:
             self.plan.starved += [job] if is_beside else []
         elif self._take(job, rows):
@@ -150,6 +135,10 @@ class _Planning:
                 self.riding += rows
             if block is not None:
                 self.coming.add(block)
+
+    def _is_long(self, job: Job) -> bool:
+        """Whether its need is cut into chunks: it has much to read, or is more than any step holds."""
+        return job.compulsory > RIDE_ALONG_TOKENS or job.missing > self.size.rows
 
     def _fitting(self, missing: int, *, is_long: bool, is_beside: bool) -> int:
         """How many of the rows that a job misses there is room for. Beside more urgent work that is what a prompt's
@@ -169,8 +158,6 @@ class _Planning:
         if self._gave_way > before:
             self._drop_those_who_gave_way()
         if granted:
-            if job in self.spared:
-                job.left_out += self.spared[job]
             self.plan.parts.append((job, job.row(rows)))
             self._charge(line.claim, rows)
         else:

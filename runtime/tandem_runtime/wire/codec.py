@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError
 
 from tandem_runtime.domain.adapters import AdapterDigest, AdapterFacts
 from tandem_runtime.domain.errors import BadRequest, TandemError
+from tandem_runtime.domain.policy import LONGEST_PROPOSAL
 from tandem_runtime.domain.tokens import (
     CONFIDENCE_KINDS,
     Ahead,
@@ -215,9 +216,11 @@ def _verify_message(value: VerifyRound) -> pb.Verify:
 
 def _verify_value(message: pb.Verify, session: SessionId, incarnation: Incarnation) -> VerifyRound:
     k = len(message.ids)
-    if len(message.survivals) not in (0, k):
+    most = max(k, LONGEST_PROPOSAL)
+    if message.survivals and not k <= len(message.survivals) <= most:
         raise BadRequest(
-            f"survivals: {len(message.survivals)} bytes for {k} proposed ids; send one per id or none",
+            f"survivals: {len(message.survivals)} bytes for {k} proposed ids; send one per id that was asked for, "
+            f"{most} at most, or none",
             parameter="survivals",
         )
     proposal = Proposal(ids=tuple(message.ids), q=_row_values(message.q, k, "proposal.q"))
