@@ -29,10 +29,11 @@ as the covariance of a session's past surprise with its next: where sessions are
 Failures expected of n examined positions: n (1 - s_n^(1/n)), as if all n were alike.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from math import exp, log
+from math import copysign, exp, log
+from operator import mul
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -144,17 +145,29 @@ class Tally(NamedTuple):
     examined: list[float]
     credited: list[float]
 
-    def add(self, credits: Sequence[float]) -> None:
-        for position, credit in enumerate(credits):
-            if position == len(self.examined):
-                self.examined.append(0.0)
-                self.credited.append(0.0)
-            self.examined[position] += 1
-            self.credited[position] += credit
+    @classmethod
+    def of(cls, rounds: Iterable[Sequence[float]]) -> "Tally":
+        """Of rounds by their credits; each has credits for its first positions, as many as were examined."""
+        examined: list[float] = []
+        credited: list[float] = []
+        for credits in rounds:
+            missing = len(credits) - len(examined)
+            if missing > 0:
+                examined += [0.0] * missing
+                credited += [0.0] * missing
+            for position, credit in enumerate(credits):
+                examined[position] += 1.0
+                credited[position] += credit
+        return cls(examined, credited)
 
     @property
     def tokens(self) -> int:
         return round(sum(self.examined))
+
+    def surprise(self, expected: Sequence[float]) -> Surprise:
+        """Where `expected` are the chances by position."""
+        tokens = sum(self.examined)
+        return Surprise(round(tokens), tokens - sum(self.credited), tokens - sum(map(mul, self.examined, expected)))
 
 
 ALIKE: Final = Own()
@@ -190,27 +203,25 @@ class Acceptance:
     def conditionals(self, positions: int) -> list[float]:
         """a_1 ... a_n: the chance of each position, given that all before it stand, in a session like the others."""
         survivals = self.survivals(positions)
-        return [after / max(before, LEAST) for before, after in zip((1.0, *survivals), survivals, strict=False)]
+        return [after / before if before else 0.0 for before, after in zip((1.0, *survivals), survivals, strict=False)]
 
     def observed(self, sessions: Sequence[Record]) -> tuple["Acceptance", list[Own]]:
         """After some rounds of some sessions: of each its own record and, by round, the credits of the positions that
         were examined because all before them were accepted. Also what the records are then."""
-        tally = Tally([], [])
-        for _, rounds in sessions:
-            for credits in rounds:
-                tally.add(credits)
+        tallies = [Tally.of(rounds) for _, rounds in sessions]
+        tally = tallies[0] if len(tallies) == 1 else Tally.of(credits for _, rounds in sessions for credits in rounds)
         if not tally.examined:
             return self, [own for own, _ in sessions]
         expected = self.conditionals(len(tally.examined))
         kin, owns = self.kin, []
-        for own, rounds in sessions:
-            surprise = _surprise(rounds, expected)
-            kin, after = kin.told(own, surprise), own.told(surprise)
-            owns.append(after)
-        chances = self._believed(tally, self.shape)
+        for (own, _), each in zip(sessions, tallies, strict=True):
+            surprise = each.surprise(expected)
+            kin = kin.told(own, surprise)
+            owns.append(own.told(surprise))
+        chances, haunts = self._believed(tally, self.shape)
         tilts = _tilted(self.tilts, tally, expected)
-        shape = tuple([_grains(tilt) for tilt in tilts])
-        return Acceptance(chances, _haunted(self.haunts, chances, tally.tokens), tilts, shape, kin), owns
+        shape = tuple([round(tilt / GRAIN) for tilt in tilts])
+        return Acceptance(chances, haunts, tilts, shape, kin), owns
 
     def heard(self, *, matched: int, examined: int) -> "Acceptance":
         """After `examined` first guesses, of which `matched` would have been accepted, evenly among them as far as is
@@ -219,27 +230,30 @@ class Acceptance:
         belief = self
         for _ in range(pieces):
             tally = Tally([examined / pieces], [matched / pieces])
-            chances = belief._believed(tally, self.shape[:1])
-            belief = replace(belief, chances=chances, haunts=_haunted(belief.haunts, chances, tally.tokens))
+            chances, haunts = belief._believed(tally, self.shape[:1])
+            belief = replace(belief, chances=chances, haunts=haunts)
         return belief
 
     def loosened(self) -> "Acceptance":
         """The same belief with a part of it held open: nothing was heard for long, and a level may have jumped."""
         return replace(self, chances=(1 - OPEN) * self.chances + OPEN / len(PACES) * self.haunts)
 
-    def _believed(self, tally: Tally, shape: tuple[int, ...]) -> Array:
-        """The chances after as many tokens."""
+    def _believed(self, tally: Tally, shape: tuple[int, ...]) -> tuple[Array, Array]:
+        """Chances and haunts after as many tokens."""
         counts = np.array(tally.examined + tally.credited)
-        logarithms: Array = counts.dot(_evidence(shape, len(tally.examined)))
-        logarithms -= logarithms.max()
-        chances = np.exp(logarithms, out=logarithms)
+        likelihoods: Array = counts.dot(_evidence(shape, len(tally.examined)))
+        likelihoods -= likelihoods.max()
+        chances = np.exp(likelihoods, out=likelihoods)
         chances *= self.chances
         chances /= chances.dot(_ONES)
-        moved: Array = _moves(min(max(tally.tokens, 1), LONGEST_STEP)).dot(chances)
-        jumped = moved[_SIZE:]
+        tokens = min(max(tally.tokens, 1), LONGEST_STEP)
+        moved: Array = _moves(tokens).dot(chances)
+        jumped = moved[_SIZE : 2 * _SIZE]
         jumped *= self.haunts
         jumped += moved[:_SIZE]
-        return jumped
+        haunts = CLIMATE_KEPT**tokens * self.haunts
+        haunts += moved[2 * _SIZE :]
+        return jumped, haunts
 
 
 UNKNOWN: Final = Acceptance(np.tile(_PRIOR / len(PACES), len(PACES)))
@@ -257,23 +271,13 @@ def _grains(logarithm: float) -> int:
     return round(logarithm / GRAIN)
 
 
-def _surprise(rounds: Sequence[Sequence[float]], expected: Sequence[float]) -> Surprise:
-    tokens, failed, awaited = 0, 0.0, 0.0
-    for credits in rounds:
-        examined = len(credits)
-        tokens += examined
-        failed += examined - sum(credits)
-        awaited += examined - sum(expected[:examined])
-    return Surprise(tokens, failed, awaited)
-
-
 def _tilted(tilts: tuple[float, ...], tally: Tally, expected: Sequence[float]) -> tuple[float, ...]:
     """The tilts after some rounds; the first position is examined in each."""
     known = [*tilts, *[tilts[-1] if tilts else 0.0] * (len(expected) - len(tilts))]
     kept = TILT_KEPT ** tally.examined[0]
     for position, (examined, credited, chance) in enumerate(zip(*tally, expected, strict=True)):
         tilt = kept * known[position] + TILT_STEP * (examined * chance - credited)
-        known[position] = min(max(tilt, -TILT_MOST), TILT_MOST)
+        known[position] = tilt if -TILT_MOST < tilt < TILT_MOST else copysign(TILT_MOST, tilt)
     return tuple(known)
 
 
@@ -299,23 +303,17 @@ def _powers(shape: tuple[int, ...], frailty: int, positions: int) -> Array:
 
 @lru_cache(maxsize=512)
 def _evidence(shape: tuple[int, ...], positions: int) -> Array:
-    """[2 positions, pace x level]: the logarithm of the likelihood is a `Tally` times this. With a_j = g^(w_j) it is the
-    sum of examined_j log(1 - a_j) + credited_j log(a_j / (1 - a_j))."""
+    """[2 positions, pace x level]: the logarithm of the likelihood is a `Tally` times this. With a_j = g^(w_j) it is
+    the sum of examined_j log(1 - a_j) + credited_j log(a_j / (1 - a_j))."""
     accepted = np.outer(_weights(shape, positions), _LOG_GRID)
     refused = np.log1p(-np.exp(accepted))
     return np.vstack([refused, accepted - refused])
 
 
-def _haunted(haunts: Array, chances: Array, tokens: int) -> Array:
-    """Where levels have been, after some tokens more."""
-    kept = CLIMATE_KEPT**tokens
-    return np.asarray(kept * haunts + (1 - kept) * (_NEW_HAUNTS @ chances))
-
-
 @lru_cache(maxsize=LONGEST_STEP)
 def _moves(tokens: int) -> Array:
     """What some tokens do to the belief, as a linear map of the chances [pace x level]: to the chances of levels that
-    did not jump; and below, repeated for each level, to that of a pace whose level did."""
+    did not jump; below, repeated for each level, to that of a pace whose level did; and to what the haunts gain."""
     paces = len(PACES)
     jumped = np.repeat([1 - (1 - pace.jump) ** tokens for pace in PACES], LEVELS)
     switching = (1 - SWITCH) * np.eye(paces) + SWITCH / paces
@@ -326,7 +324,7 @@ def _moves(tokens: int) -> Array:
     once = np.kron(switching, np.eye(LEVELS)) @ drifting
     stay = np.linalg.matrix_power(once, tokens) * (1 - jumped)
     jump = np.kron(np.eye(paces), np.ones((LEVELS, LEVELS))) * jumped
-    return np.vstack([stay, jump])
+    return np.vstack([stay, jump, (1 - CLIMATE_KEPT**tokens) * _NEW_HAUNTS])
 
 
 def _drift(share: float) -> Array:

@@ -32,11 +32,11 @@ from tandem_runtime.domain.tokens import Round
 
 START_SECONDS: Final = 1.0
 """After so long another session may try what proposals cost: the first may be held by its reader."""
-STANDS_ROUNDS: Final = 8
+STANDS_ROUNDS: Final = 16
 """For so many rounds a choice stands at most, and so many of a session wait to be learnt from together."""
-STANDS_SHIFT: Final = 0.02
+STANDS_SHIFT: Final = 0.04
 """And as long as what was said since moves the believed level by less than this: K hardly moves for it."""
-STANDS_TOKENS: Final = 1.5
+STANDS_TOKENS: Final = 2.0
 """And, however firm the belief, as long as what was accepted is within so many tokens of what was believed."""
 LISTEN_TOKENS: Final = 8
 """A draft that listens scores so many tokens at a time: one step of it, against as many of the target."""
@@ -163,8 +163,7 @@ class Lookahead:
             choice = self._chosen(bounds, now, warm=warm)
         if choice.k > most:
             choice = replace(choice, k=most, survivals=choice.survivals[:most])
-        elif choice.stop is None and choice.why.rule is not Rule.COLD_START and not bounds.leaves_ahead_alone:
-            # in a cold start a hit would tell nothing of t_d
+        elif bounds.overlap is not Overlap.OFF and choice.stop is None and not bounds.leaves_ahead_alone:
             choice = self._looking_ahead(choice, min(most, bounds.maximum), bounds.overlap)
         self.last = choice
         return choice
@@ -193,7 +192,10 @@ class Lookahead:
         return choice
 
     def _looking_ahead(self, choice: Choice, most: int, overlap: Overlap) -> Choice:
-        """With more tokens, where the draft works while the target verifies."""
+        """With more tokens, where the draft works while the target verifies; in a cold start a hit would tell nothing
+        of t_d."""
+        if choice.why.rule is Rule.COLD_START:
+            return choice
         outlook = self.shared.foresight.look(choice.survivals, most, overlap)
         if outlook is None:
             return choice

@@ -44,6 +44,8 @@ WALK_PER_SECOND: Final = 0.01
 SLOPE_DOUBT: Final = 0.03
 """By how much of a cost one more token, or one more session, may change it: a standard deviation."""
 SLOPE_WALK: Final = 0.0005
+MANY: Final = WALK_PER_SAMPLE / SLOPE_WALK
+"""Sessions beside one's own: in a larger batch a slope moves the cost by more, and wanders less."""
 LOOSE: Final = 0.25
 """Of a cost: how far off it may be after a change."""
 OUTLIER_FACTOR: Final = 3.0
@@ -71,7 +73,7 @@ class Plane(NamedTuple):
     def seconds(self, k: float, rows: int) -> float:
         """Slopes below 0 are noise: a longer proposal or a larger batch is no cheaper. What is left is then the belief
         given that the slope is 0, a Gaussian's conditional mean."""
-        level, per_token, per_session = self.level, self.per_token, self.per_session
+        level, per_token, per_session, *_ = self
         if per_token < 0:
             level -= self.p01 / self.p11 * per_token
             per_session -= self.p12 / self.p11 * per_token
@@ -79,7 +81,8 @@ class Plane(NamedTuple):
         if per_session < 0:
             level -= self.p02 / self.p22 * per_session
             per_session = 0.0
-        return max(level + per_token * k + per_session * (rows - 1), 0.0)
+        seconds = level + per_token * k + per_session * (rows - 1)
+        return seconds if seconds > 0 else 0.0
 
     def doubt(self, rows: int, now: float) -> float:
         """The standard deviation of the cost at K = 0 by now, as a share of it."""
@@ -113,18 +116,17 @@ def begun(seconds: float, k: float, rows: int, now: float) -> Plane:
 
 
 def learned(plane: Plane | None, seconds: float, k: float, rows: int, now: float, *, samples: int = 1) -> Plane:
-    """The plane after a sample of `seconds` for K = `k` in a step of `rows` sessions; after so many, of which that is the
-    mean."""
+    """The plane after a sample of `seconds` for K = `k` in a step of `rows` sessions; after so many, of which that is
+    the mean."""
     if plane is None:
         return begun(seconds, k, rows, now)
     c, sk, sb, p00, p01, p02, p11, p12, p22, at = plane
-    x, elapsed = rows - 1, max(now - at, 0.0)
+    x, elapsed = rows - 1, now - at if now > at else 0.0
     scale = max(c + sk * k + sb * x, seconds / OUTLIER_FACTOR, 1e-9) ** 2
+    walk = WALK_PER_SAMPLE / x if x > MANY else SLOPE_WALK
     p00 += scale * (WALK_PER_SAMPLE**2 * samples + WALK_PER_SECOND**2 * elapsed)
     p11 += scale * SLOPE_WALK**2 * samples
-    p22 += (
-        scale * samples * min(SLOPE_WALK, WALK_PER_SAMPLE / max(x, 1)) ** 2
-    )  # in a large batch a slope moves the cost by more
+    p22 += scale * walk * walk * samples
     u, v, w = p00 + p01 * k + p02 * x, p01 + p11 * k + p12 * x, p02 + p12 * k + p22 * x
     total = u + v * k + w * x + scale * NOISE**2 / samples
     miss = (seconds - c - sk * k - sb * x) / total
@@ -132,7 +134,7 @@ def learned(plane: Plane | None, seconds: float, k: float, rows: int, now: float
         c + u * miss, sk + v * miss, sb + w * miss,
         p00 - u * u / total, p01 - u * v / total, p02 - u * w / total,
         p11 - v * v / total, p12 - v * w / total, p22 - w * w / total,
-        max(at, now),
+        at + elapsed,
     )  # fmt: skip
 
 
@@ -223,19 +225,24 @@ class Costs:
     def followed(self, rounds: Iterable[Seen]) -> "Costs":
         """After some more rounds, one after another; those that are alike are one sample."""
         costs = self
-        for (proposed, *_), group in groupby(filter(_tells, rounds), key=_circumstances):
+        for _, group in groupby(filter(_tells, rounds), key=_circumstances):
             alike = list(group)
-            together = len(alike) > 1 and not alike[0].waited and not costs._is_any_unlike(alike)
-            for sample in [alike] if together else [[seen] for seen in alike]:
-                costs = costs._learned(sample) if proposed else costs._plain_learned(sample)
+            unlike = costs._is_any_unlike(alike)
+            if len(alike) == 1 or not (unlike or alike[0].waited):
+                costs = costs._told(alike, is_unlike=unlike)
+            else:
+                for seen in alike:
+                    costs = costs._told([seen], is_unlike=costs._is_any_unlike([seen]))
         return costs
 
-    def _learned(self, alike: Sequence[Seen]) -> "Costs":
-        if not self._is_any_unlike(alike):
+    def _told(self, alike: Sequence[Seen], *, is_unlike: bool) -> "Costs":
+        if not alike[0].round.proposed:
+            return self._plain_learned(alike, is_unlike=is_unlike)
+        if not is_unlike:
             return self._after(alike)
         return self.loosened()._after(alike) if self.doubted else replace(self, doubted=True)
 
-    def _plain_learned(self, alike: Sequence[Seen]) -> "Costs":
+    def _plain_learned(self, alike: Sequence[Seen], *, is_unlike: bool) -> "Costs":
         round, now, _, waited = alike[-1]
         seconds = sum([seen.round.seconds for seen in alike]) / len(alike)
         since = None if not round.beside else now if self.company_since is None else min(self.company_since, now)
@@ -245,10 +252,9 @@ class Costs:
             return here if round.beside else replace(here, plain=begun(seconds, 0, round.rows, now).loosened())
         if bounds and self.plain is not None and seconds > self.plain.seconds(0, round.rows):
             return here
-        unlike = here._is_any_unlike(alike)
-        if unlike and not here.plain_doubted:
+        if is_unlike and not here.plain_doubted:
             return replace(here, plain_doubted=True)
-        known = here.loosened() if unlike else here
+        known = here.loosened() if is_unlike else here
         plain = learned(known.plain, seconds, 0, round.rows, now, samples=len(alike))
         return replace(known, plain=plain, plain_doubted=False)
 
