@@ -521,3 +521,42 @@ def test_proposing_does_not_begin_again_by_costs_that_were_measured_at_another_b
     assert choose(known, WIDE, 0.0, View(batch=Batch(16)))[0].why.rule is Rule.PAYS
     assert choose(known, WIDE, 0.0, View(batch=Batch(1)))[0].why.rule is Rule.LOSES
     assert choose(known, WIDE, 0.0, View(batch=Batch(1), k=4))[0].why.rule is Rule.PAYS
+
+
+def test_a_session_whose_draft_cannot_be_heard_lends_its_ear_to_another_until_it_chooses_again() -> None:
+    cell = Shared(belief(0.2, k=0))
+    first, second = cell.begin(), cell.begin()
+    for each in (first, second):
+        each.choose(WIDE, 16, 0.0, warm=False)
+    assert (first.listens, second.listens) == (LISTEN_TOKENS, None)
+    first.unheard()
+    assert (first.listens, second.listens) == (None, LISTEN_TOKENS)
+    first.choose(WIDE, 16, 0.0, warm=False)
+    assert (first.listens, second.listens) == (None, LISTEN_TOKENS)
+    second.unheard()
+    assert (first.listens, second.listens) == (LISTEN_TOKENS, None)
+
+
+def test_k_falls_to_what_the_target_s_budget_judges_and_seldom_tries_one_more() -> None:
+    cell = Shared(belief(0.9, k=None))
+    lookahead, asked = cell.begin(), []
+    for _ in range(120):
+        k = lookahead.choose(WIDE, 16, 0.0, warm=True).k
+        judged = min(k, 2)
+        lookahead.learn(replace(a_round(k, judged), unjudged=k - judged), 0.0, warm=True)
+        asked.append(k)
+    assert asked[0] > 4
+    assert asked[8:].count(2) >= 0.85 * len(asked[8:])
+    assert set(asked[20:]) == {2, 3}
+    assert cell.begin().choose(WIDE, 16, 0.0, warm=True).k <= 3, "a session that begins knows it"
+
+
+def test_where_no_guess_is_judged_none_is_made_until_a_probe_is() -> None:
+    lookahead = Shared(belief(0.8)).begin()
+    for _ in range(12):
+        k = lookahead.choose(WIDE, 16, 0.0, warm=True).k
+        lookahead.learn(replace(a_round(k, 0), unjudged=k), 0.0, warm=True)
+    assert lookahead.choose(WIDE, 16, 0.0, warm=True).why.rule is Rule.LOSES
+    assert not lookahead.wakes(0.0)
+    ks = list(rounds(lookahead, 0.8, 400, 1))
+    assert sum(k > 0 for k in ks[-100:]) > 80

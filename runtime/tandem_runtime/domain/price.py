@@ -18,9 +18,9 @@ FREE: Final = 0.0
 """Nothing was ever left out, or not for long."""
 FOLLOWED: Final = 0.5
 """How far a cut moves the price: one step that was full by chance does not cost all of a proposal's length."""
-FADES: Final = 0.99
-"""Per round: after a few dozen a guess more is tried, for a round's drafting of it."""
-FORGOTTEN: Final = 0.01
+FADES: Final = 0.998
+"""Per round: a guess more is tried in one of some ten, for its drafting."""
+FORGOTTEN: Final = 0.05
 
 
 def price_after(price: float, survivals: Sequence[float], left_out: int) -> float:
