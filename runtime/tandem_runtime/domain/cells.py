@@ -27,6 +27,7 @@ from tandem_runtime.domain.lookahead import (
     predict,
     unanswered,
 )
+from tandem_runtime.domain.price import FREE, price_after
 from tandem_runtime.domain.tokens import Round
 
 START_SECONDS: Final = 1.0
@@ -61,6 +62,8 @@ class Shared:
         self._unlearnt: dict[Record, list[Seen]] = {}
         self.batch = ALONE
         """The one that the last round shared: what a session that begins now will meet."""
+        self.price = FREE
+        """What the session that learnt last believes of it."""
         self._listening: ref[Lookahead] | None = None
         self._starting: ref[Lookahead] | None = None
         self._started_at = 0.0
@@ -136,6 +139,7 @@ class Lookahead:
         self.shared = shared or Shared()
         self._record = Record()
         self._batch = self.shared.batch
+        self._price = self.shared.price
         self._k: int | None = None
         self._begins_run = False
         self._standing: Choice | None = None
@@ -205,6 +209,16 @@ class Lookahead:
         if round.rows != self._batch.rows or (round.proposed and round.draft_rows != self._batch.draft_rows):
             self._batch = Batch(round.rows, round.draft_rows if round.proposed else self._batch.draft_rows)
         self.shared.batch = self._batch
+        if self._price or round.unjudged:
+            self._learn_price(round)
+
+    def _learn_price(self, round: Round) -> None:
+        """What was cut is chosen anew."""
+        asked = () if self.last is None else self.last.survivals[: round.proposed]
+        if len(asked) == round.proposed:
+            self._price = self.shared.price = price_after(self._price, asked, round.unjudged)
+        if round.unjudged:
+            self._standing = None
 
     def _heed(self, choice: Choice, round: Round) -> None:
         """How far the round was a surprise to its choice: each credit less what was believed of its position."""

@@ -40,12 +40,13 @@ from tandem_runtime.domain.acceptance import ALIKE, UNKNOWN, Acceptance, Own
 from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.calibration import Calibration
 from tandem_runtime.domain.costs import UNMEASURED, Costs, Model, Seen
+from tandem_runtime.domain.price import FREE, judged_alone
 from tandem_runtime.domain.tokens import Outlook, Stop
 
 HYSTERESIS: Final = 0.01
 """Another K must be better by this share, so that noise does not move K."""
 RETURN: Final = 0.05
-"""To propose again, a round must be worth so much more than to go on proposing, and more by how strange the batch is."""
+"""To propose again, a round must be worth so much more than to go on proposing, and more where the batch is strange."""
 PROBE_TOKENS: Final = 1
 PROBE_ROUNDS: Final = 2
 """The first round of a probe makes the draft read what it has missed, so only the one after it tells what one costs."""
@@ -143,6 +144,8 @@ class View:
     warm: bool = False
     starts: bool = True
     """Whether it is the one that proposes while no cost of proposals is known."""
+    price: float = FREE
+    """The survival below which its target leaves guesses out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +196,7 @@ class Why:
     @property
     def predictions(self) -> tuple[Prediction, ...]:
         """S(K) for K = 1, ..., the most that may be proposed; empty where no cost is known."""
-        costs, survivals = self.costs, self.survivals
+        costs, survivals = self.costs, judged_alone(self.survivals, self.view.price)
         if costs is None:
             return ()
         return tuple(Prediction(k, _speed_up(costs, survivals, k)) for k in range(1, self.bounds.maximum + 1))
@@ -219,7 +222,7 @@ def choose(belief: Belief, bounds: Bounds, now: float, view: View) -> tuple[Choi
     if bounds.maximum <= 0:
         return Choice(0, (), Why(Rule.WITHHELD, belief, bounds, view, now)), belief
     survivals = belief.acceptance.survivals(bounds.maximum, view.own)
-    k, rule, remembered = _settle(belief, bounds, now, view, survivals)
+    k, rule, remembered = _settle(belief, bounds, now, view, judged_alone(survivals, view.price))
     plain_tokens = MEASURED_TOKENS if rule is Rule.MEASURING else None
     return Choice(k, survivals[:k], Why(rule, belief, bounds, view, now), plain_tokens), remembered
 
@@ -232,7 +235,7 @@ def ending_early(choice: Choice, calibration: Calibration) -> Choice:
     if costs is None:
         return replace(choice, stop=calibration.stop(0.0))
     share = costs.per_token * (1 + sum(choice.survivals)) / costs.cost(choice.k)
-    stop = calibration.stop(share, level=choice.survivals[0])
+    stop = calibration.stop(max(share, why.view.price), level=choice.survivals[0])
     if not calibration.is_known or why.rule not in (Rule.PAYS, Rule.ALWAYS):
         return replace(choice, stop=stop)
     return Choice(why.bounds.maximum, why.survivals, why, stop=stop)
@@ -270,7 +273,8 @@ def predict(belief: Belief, bounds: Bounds, now: float, view: View = View()) -> 
     costs = belief.costs.model(now, rows=view.batch.rows, draft_rows=view.batch.draft_rows)
     if costs is None:
         return None
-    return best(costs, belief.acceptance.survivals(bounds.maximum, view.own), bounds, _last(belief, view))
+    survivals = judged_alone(belief.acceptance.survivals(bounds.maximum, view.own), view.price)
+    return best(costs, survivals, bounds, _last(belief, view))
 
 
 def _last(belief: Belief, view: View) -> int | None:
