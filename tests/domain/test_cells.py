@@ -59,7 +59,7 @@ def test_a_choice_falls_as_soon_as_rounds_are_not_what_was_believed(accepted: in
     while choose(lookahead, bounds) is first:
         lookahead.learn(a_round(8, accepted), 0.0, warm=True)
         rounds += 1
-    assert rounds <= 3
+    assert rounds <= 2
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,11 @@ from tandem_runtime.domain.tokens import Round
 
 START_SECONDS: Final = 1.0
 """After so long another session may try what proposals cost: the first may be held by its reader."""
-STANDS_ROUNDS: Final = 16
+STANDS_ROUNDS: Final = 8
 """For so many rounds a choice stands at most, and so many of a session wait to be learnt from together."""
-STANDS_SHIFT: Final = 0.04
+STANDS_SHIFT: Final = 0.02
 """And as long as what was said since moves the believed level by less than this: K hardly moves for it."""
-STANDS_TOKENS: Final = 2.0
+STANDS_TOKENS: Final = 1.0
 """And, however firm the belief, as long as what was accepted is within so many tokens of what was believed."""
 LISTEN_TOKENS: Final = 8
 """A draft that listens scores so many tokens at a time: one step of it, against as many of the target."""
