@@ -93,6 +93,8 @@ class Plane(NamedTuple):
     def strangeness(self, rows: int) -> float:
         """How far off the cost may be because it was seen at other batches: a standard deviation, as a share of it. It
         is that of the slope, times the distance from where the samples lie."""
+        if self.p22 <= 0:  # a step that took no time has no slope
+            return 0.0
         distance = rows - 1 + self.p02 / self.p22
         return sqrt(self.p22) * abs(distance) / max(self.seconds(0, rows), 1e-9)
 
