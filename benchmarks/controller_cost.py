@@ -1,12 +1,14 @@
 """Measures what the K rule itself costs the gateway: CPU time of a choice and of learning from a round.
 
 Refuses to know engines: rounds are made before, noise of 5 % in their seconds included, so that nothing but the rule
-runs between two readings of the CPU's clock. `make bench NAME=controller_cost`. One session plays against the flat
-rig's costs: with a draft that pays, with one that loses, so that speculation is off but for probes, and with one that
-tells its confidence, so that proposals end early. Where nothing is proposed, one choice is followed by RUN plain
-tokens, as in service. What a reading of the clock costs is measured too and taken off. Figures are medians over lots of
-LOT choices, in microseconds: of a choice, of learning from a round, and of both; beside them stands the share of
-choices that proposed, so that a case is seen to be what it says.
+runs between two readings of the CPU's clock. `make bench NAME=controller_cost`. A session plays against the flat rig's
+costs: with a draft that pays, the same where the target tells credits, with one that loses, so that speculation is off
+but for probes, and with one that tells its confidence, so that proposals end early; and sixteen sessions share steps
+and a belief. Where nothing is proposed, one choice is followed by RUN_TOKENS plain tokens, as in service, and after
+each it is asked whether proposals pay by now, which counts as learning. What is put off is counted where it is made up
+for, and what a reading of the clock costs is taken off. Figures are medians over lots of LOT choices, in microseconds:
+of a choice, of learning from a round, and of all that a round costs; beside them stands the share of choices that
+proposed, so that a case is seen to be what it says.
 """
 
 import statistics
@@ -16,14 +18,14 @@ from dataclasses import dataclass
 from random import Random
 
 from benchmarks.record import record
-from tandem_runtime.domain.cells import Lookahead
+from tandem_runtime.domain.cells import Lookahead, Shared
 from tandem_runtime.domain.lookahead import Bounds
+from tandem_runtime.domain.session import RUN_TOKENS
 from tandem_runtime.domain.tokens import Round
 
 SEED = 5
 LOTS, LOT, WARM_UP_LOTS = 15, 1000, 3
 MOST = 8
-RUN = 4
 NOISE = 0.05
 VARIANTS = 499
 """Of noise in the seconds of rounds that are otherwise alike."""
@@ -35,25 +37,39 @@ class Case:
 
     alpha: float
     early_stop: bool = False
+    credits: bool = False
+    sessions: int = 1
 
     @property
     def bounds(self) -> Bounds:
         return Bounds(1, MOST, early_stop=self.early_stop)
 
 
-CASES = {"one_session": Case(0.8), "off": Case(0.1), "early_stop": Case(0.8, early_stop=True)}
+CASES = {
+    "one_session": Case(0.8),
+    "credits": Case(0.8, credits=True),
+    "off": Case(0.1),
+    "early_stop": Case(0.8, early_stop=True),
+    "sixteen": Case(0.8, sessions=16),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Microseconds of CPU by call, and the share of choices that proposed."""
+    """Microseconds of CPU by call and of a round, and the share of choices that proposed."""
 
     choose: float
     learn: float
+    round: float
     proposing: float
 
     def sample(self) -> dict[str, float]:
-        told = {"choose_us": self.choose, "learn_us": self.learn, "proposing": self.proposing}
+        told = {
+            "choose_us": self.choose,
+            "learn_us": self.learn,
+            "round_us": self.round,
+            "proposing": self.proposing,
+        }
         return {name: round(value, 3) for name, value in told.items()}
 
 
@@ -67,15 +83,25 @@ def _round(k: int, case: Case, chance: Random) -> Round:
         return seconds * chance.gauss(1, NOISE)
 
     proposed = min(k, chance.randint(1, MOST)) if case.early_stop else k
-    accepted = 0
-    while accepted < proposed and chance.random() < case.alpha:
+    accepted, credits = 0, [_credit(case, chance)]
+    while accepted < proposed and chance.random() < credits[-1]:
         accepted += 1
+        credits.append(_credit(case, chance))
     drafting, forward = noisy(0.004) * proposed, noisy(0.018 if proposed else 0.015)
     confidences = tuple(chance.randrange(256) for _ in range(min(accepted + 1, proposed))) if case.early_stop else ()
     return Round(
         proposed, accepted, accepted + 1, drafting, forward, forward, drafting,
         seconds=drafting + forward + (0.001 if proposed else 0.0), confidences=confidences,
+        credits=tuple(credits[:min(accepted + 1, proposed)]) if case.credits else (),
+        rows=case.sessions, draft_rows=case.sessions, beside=(case.sessions - 1) * proposed,
     )  # fmt: skip
+
+
+def _credit(case: Case, chance: Random) -> float:
+    """The chance that a guess stands: alpha, or min(1, p/q) as it may be where its mean is an alpha of .5 or more."""
+    if not case.credits:
+        return case.alpha
+    return 1.0 if chance.random() < 2 * case.alpha - 1 else chance.random()
 
 
 def clock_cost(readings: int = 20_000) -> float:
@@ -86,26 +112,32 @@ def clock_cost(readings: int = 20_000) -> float:
     return (time.process_time_ns() - began) / readings
 
 
-def lot(lookahead: Lookahead, bounds: Bounds, outcomes: Sequence[Sequence[Round]], now: float, reading: float) -> Spent:
+def lot(
+    sessions: Sequence[Lookahead], bounds: Bounds, outcomes: Sequence[Sequence[Round]], now: float, reading: float
+) -> Spent:
     """What LOT choices cost, and learning from what followed."""
     choosing = learning = learned = proposing = 0
     for number in range(LOT):
-        at = now + number * 0.03
+        at, lookahead = now + number * 0.03 / len(sessions), sessions[number % len(sessions)]
         began = time.process_time_ns()
         choice = lookahead.choose(bounds, MOST, at, warm=True)
         choosing += time.process_time_ns() - began
         proposing += choice.k > 0
-        for further in range(1 if choice.k else RUN):
+        for further in range(1 if choice.k else RUN_TOKENS):
             outcome = outcomes[choice.k][(number + further) % VARIANTS]
             began = time.process_time_ns()
             lookahead.learn(outcome, at, warm=True)
+            if not choice.k:
+                lookahead.wakes(at)
             learning, learned = learning + time.process_time_ns() - began, learned + 1
-    return Spent((choosing / LOT - reading) / 1e3, (learning / learned - reading) / 1e3, proposing / LOT)
+    choose, learn = (choosing / LOT - reading) / 1e3, (learning / learned - reading) / 1e3
+    return Spent(choose, learn, choose * LOT / learned + learn, proposing / LOT)
 
 
 def measure(case: Case) -> list[Spent]:
-    lookahead, outcomes, reading = Lookahead(), rounds(case, Random(SEED)), clock_cost()
-    lots = [lot(lookahead, case.bounds, outcomes, at * LOT * 0.03, reading) for at in range(WARM_UP_LOTS + LOTS)]
+    cell, outcomes, reading = Shared(), rounds(case, Random(SEED)), clock_cost()
+    sessions = [cell.begin() for _ in range(case.sessions)]
+    lots = [lot(sessions, case.bounds, outcomes, at * LOT * 0.03, reading) for at in range(WARM_UP_LOTS + LOTS)]
     return lots[WARM_UP_LOTS:]
 
 
@@ -118,7 +150,7 @@ def main() -> None:
         middle = {
             "choose_us": statistics.median(each.choose for each in lots),
             "learn_us": statistics.median(each.learn for each in lots),
-            "round_us": statistics.median(each.choose + each.learn for each in lots),
+            "round_us": statistics.median(each.round for each in lots),
         }
         figures |= {f"{name}_{figure}": round(value, 2) for figure, value in middle.items()}
         samples[name] = [each.sample() for each in lots]

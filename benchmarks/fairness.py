@@ -1,7 +1,7 @@
 """Measures how engines share their work between an honest tenant and a greedy one: `make bench NAME=fairness`.
 
 Refuses to know HTTP and gRPC: step loops, shares, sessions and driver are the product's own, over scripted models, in
-virtual time (`virtual_loops`): a busy machine gives the same figures.
+virtual time (`simulator.stepped`): a busy machine gives the same figures.
 
 The greedy tenant has three times the sessions, guesses 8 tokens a round of which a tenth stands (alpha .1), where the
 honest one guesses 4 of which 80 % stand. Steps hold 48 short rows and 64 prompt tokens, so that both always wait; a
@@ -27,8 +27,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from benchmarks.record import record
-from benchmarks.simulator.clock import run_virtually
-from benchmarks.virtual_loops import RowCost, SteppedClock, running
+from benchmarks.simulator.clock import VirtualClock, run_virtually
+from benchmarks.simulator.stepped import RowCost, SteppedClock, SteppedDraft, SteppedTarget
 from tandem_runtime.domain.cells import Lookahead
 from tandem_runtime.domain.commands import Emit, Request
 from tandem_runtime.domain.lookahead import Bounds, Mode
@@ -48,7 +48,6 @@ from tandem_runtime.domain.tokens import (
 )
 from tandem_runtime.driver import Engines, generate
 from tandem_runtime.engines.draft_loop import BatchedDraft
-from tandem_runtime.engines.pace import Pace
 from tandem_runtime.engines.planning import StepSize
 from tandem_runtime.engines.scripted import Script, ScriptedModel, agreeing, chain_logits
 from tandem_runtime.engines.sessions import EngineFacts
@@ -195,7 +194,7 @@ async def prompts(stage: Stage, tenant: Tenant, _: random.Random) -> None:
 
 async def pair(stage: Stage, tenant: Tenant, _: random.Random) -> None:
     """Requests through the driver, K as the tenant wishes."""
-    bounds, clock = Bounds(tenant.k, tenant.k, Mode.ALWAYS), SteppedClock()
+    bounds, clock = Bounds(tenant.k, tenant.k, Mode.ALWAYS), VirtualClock()
     while not stage.work.is_over():
         items = generate(
             Session(_request(stage.opening(tenant, length=8))),
@@ -245,24 +244,24 @@ async def measure(asking: Asking, honest: Tenant, *, apart: bool) -> Work:
     tenants, work, other = (honest, TAKER), Work(), Work()
     counted = {"target": other, "draft": work} if asking is draft else {"target": work, "draft": other}
     target_clock, draft_clock = SteppedClock(), SteppedClock()
-    target = BatchedTarget(
+    target = SteppedTarget(
         CountedModel(chain_logits, counted["target"], tenants),
         FACTS,
         clock=target_clock,
         size=SIZE,
-        pace=Pace(TARGET, clock=target_clock, sleep=target_clock.ahead),
+        pace=target_clock.pace(TARGET),
     )
-    drafter = BatchedDraft(
+    drafter = SteppedDraft(
         CountedModel(by_tenant, counted["draft"], tenants),
         FACTS,
         clock=draft_clock,
         size=SIZE,
-        pace=Pace(DRAFT, clock=draft_clock, sleep=draft_clock.ahead),
+        pace=draft_clock.pace(DRAFT),
     )
     stage = Stage(target, drafter, work, apart)
     chance = random.Random(SEED)
     sessions = [tenant for tenant in tenants for _ in range(tenant.sessions)]
-    async with running((target, target_clock), (drafter, draft_clock)):
+    with target, drafter:
         await asyncio.gather(*(asking(stage, tenant, random.Random(chance.random())) for tenant in sessions))
     return work
 

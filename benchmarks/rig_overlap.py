@@ -29,7 +29,7 @@ from benchmarks.record import record
 from benchmarks.simulator.acceptance import chance
 from benchmarks.simulator.clock import run_virtually
 from benchmarks.simulator.costs import RIGS, Rig, StepCost
-from benchmarks.simulator.stepped import FarDraft, FarTarget, StatedPace, SteppedDraft, SteppedTarget
+from benchmarks.simulator.stepped import FarDraft, FarTarget, StatedPace, SteppedClock, SteppedDraft, SteppedTarget
 from benchmarks.simulator.world import PROMPT_TOKENS, Books, Setting, World
 from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.cells import Lookahead
@@ -152,13 +152,16 @@ def serve(rig: Rig, pair: Pair, seed: int, bounds: Bounds) -> Books:
     async def main() -> Books:
         world = PairWorld(Setting(seed=seed, rig=rig), pair, bounds)
 
+        clocks = {name: SteppedClock() for name in ("target", "draft")}
+
         def pace(name: str, cost: StepCost) -> StatedPace:
             drawn = random.Random(f"{seed}:{name}")
-            return StatedPace(cost, clock=world.clock, chance=lambda: max(0.1, drawn.gauss(1.0, rig.noise)))
+            return StatedPace(cost, clock=clocks[name], chance=lambda: max(0.1, drawn.gauss(1.0, rig.noise)))
 
-        clock = world.clock
-        target = SteppedTarget(pair.target, _facts("target", pair), clock=clock, pace=pace("target", rig.target))
-        draft = SteppedDraft(pair.draft, _facts("draft", pair), clock=clock, pace=pace("draft", rig.draft))
+        target = SteppedTarget(
+            pair.target, _facts("target", pair), clock=clocks["target"], pace=pace("target", rig.target)
+        )
+        draft = SteppedDraft(pair.draft, _facts("draft", pair), clock=clocks["draft"], pace=pace("draft", rig.draft))
         with target, draft:
             world.target = FarTarget(target, rig.network / 4)
             world.drafts = [FarDraft(draft, rig.network / 4)]

@@ -1,7 +1,7 @@
 """Measures what a target's budget brings: `make bench NAME=verify_budget`.
 
 Refuses to know HTTP and gRPC: step loop, budget, shares and sessions are the product's own, over a scripted model, in
-virtual time (`virtual_loops`): a busy machine gives the same figures.
+virtual time (`simulator.stepped`): a busy machine gives the same figures.
 
 So many sessions as a row says ask for rounds of 6 guesses, one behind the other, with 20 to 60 ms between verdict and
 next round, as a draft takes them. Of a session's guesses alpha stand, .9, .7, .5 or .3 by its number and wherever they
@@ -26,7 +26,7 @@ from operator import mul
 
 from benchmarks.record import record
 from benchmarks.simulator.clock import run_virtually
-from benchmarks.virtual_loops import RowCost, SteppedClock, running
+from benchmarks.simulator.stepped import RowCost, SteppedClock, SteppedTarget
 from tandem_runtime.domain.tokens import (
     Incarnation,
     OpenSession,
@@ -86,13 +86,12 @@ def always_two(prefix: Sequence[TokenId]) -> list[float]:
 async def measure(askers: Sequence[Asker], *, row_milliseconds: float, budget: bool) -> Books:
     """One setting, from its start to its last step."""
     clock = SteppedClock()
-    pace = Pace(RowCost(15.0, 0.0, row=row_milliseconds), clock=clock, sleep=clock.ahead)
+    pace = clock.pace(RowCost(15.0, 0.0, row=row_milliseconds))
     size = StepSize() if budget else StepSize(costs=None)
     model = ScriptedModel(always_two, max_length=MOST_TOKENS + 1, max_sessions=len(askers))
-    target = BatchedTarget(model, FACTS, clock=clock, size=size, pace=pace)
     books, began = Books(Counter()), 0.0
     chance = random.Random(SEED)
-    async with running((target, clock)):
+    with SteppedTarget(model, FACTS, clock=clock, size=size, pace=pace) as target:
         asking = [
             asyncio.create_task(_ask(target, f"{at}", asker, random.Random(chance.random()), books, pace))
             for at, asker in enumerate(askers)

@@ -49,6 +49,8 @@ class Held:
 
     opening: OpenSession
     read: int = 0
+    used_at: float | None = None
+    """When the last step for it ended."""
 
     @property
     def text(self) -> int:
@@ -58,11 +60,11 @@ class Held:
     def claim(self) -> Claim:
         return Claim(self.opening.tenant, self.opening.weight, self.opening.priority)
 
-    def needs_up_to(self, offset: int, outputs: int, ahead: int = 0) -> Need:
+    def needs_up_to(self, offset: int, outputs: int, ahead: int = 0, survivals: tuple[float, ...] = ()) -> Need:
         """To read the output up to `offset` and `ahead` guesses behind it. What was read beyond is taken back."""
         length = len(self.opening.prompt) + offset
         self.read = min(self.read, length - 1)
-        need = Need(length + ahead - self.read, outputs)
+        need = Need(length + ahead - self.read, outputs, survivals)
         self.read = length + ahead
         return need
 
@@ -100,8 +102,11 @@ class RigTarget(Engine):
 
     async def verify(self, request: VerifyRound) -> Verdict:
         held, ids, at = self.held(request.session, SessionLost), request.proposal.ids, request.offset
-        need = held.needs_up_to(at, len(ids) + 1, ahead=len(ids))
-        (took,) = await self.station.meet(held.claim, [need], hop_seconds=self.hop_seconds)
+        need = held.needs_up_to(at, len(ids) + 1, len(ids), request.survivals)
+        (took,) = await self.station.meet(held.claim, [need], hop_seconds=self.hop_seconds, used_at=held.used_at)
+        held.used_at = asyncio.get_running_loop().time() - self.hop_seconds
+        held.read -= took.left_out
+        ids = ids[: len(ids) - took.left_out]
         verified = verify_coupled(ids, [truth(position) for position in range(at, at + len(ids) + 1)])
         judged = range(at, at + min(verified.accepted + 1, len(ids)))
         credits = [self.acceptance.credit(held.text, place) for place in judged]
@@ -115,14 +120,14 @@ class RigTarget(Engine):
         made = iter(range(request.max_tokens))
 
         def told(took: Took) -> None:
-            step = next(made)
+            step, held.used_at = next(made), loop.time()
             at = request.offset + step
             verdict = _verdict(request.round + step, at, took, Verified(0, truth(at)))
             loop.call_later(self.hop_seconds, arrived.put_nowait, verdict)
 
         first = held.needs_up_to(request.offset, 1)
         rest = [held.needs_up_to(request.offset + step, 1) for step in range(1, request.max_tokens)]
-        job = self.station.begin(held.claim, [first, *rest], told, hop_seconds=self.hop_seconds)
+        job = self.station.begin(held.claim, [first, *rest], told, hop_seconds=self.hop_seconds, used_at=held.used_at)
         try:
             for _ in range(request.max_tokens):
                 yield await arrived.get()
@@ -169,4 +174,5 @@ def _verdict(number: int, offset: int, took: Took, verified: Verified) -> Verdic
         forward_seconds=took.forward_seconds,
         rows=took.sessions,
         beside=took.beside,
+        unjudged=took.left_out,
     )

@@ -2,7 +2,8 @@
 
 Refuses to know models, sessions, and what is computed. It follows `engines.step_loop` and `engines.planning`: short
 needs ride along, long ones are cut into chunks, a job's needs come one after the other, whose turn it is follows
-`domain.batching`. What it leaves out is memory: nobody is preempted here.
+`domain.batching`, and guesses that are not worth a step's seconds are left out, by what steps were measured to take.
+What it leaves out is memory: nobody is preempted here.
 
 `sessions` bounds how many jobs share a step, as a batch bound of an engine does: without one a step whose cost does not
 grow with its rows could carry any load.
@@ -11,10 +12,12 @@ grow with its rows could carry any load.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from statistics import fmean
 
 from benchmarks.simulator.costs import Part, StepCost
 from tandem_runtime.domain.batching import Claim, Shares
+from tandem_runtime.domain.budget import NOTHING_MEASURED, Offer, kept_slots
 from tandem_runtime.domain.tokens import Priority
 from tandem_runtime.engines.planning import RIDE_ALONG_TOKENS, StepSize
 
@@ -25,21 +28,24 @@ MOST_SESSIONS = 512
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """So many `tokens` must be read before the last `outputs` of them yield logits."""
+    """So many `tokens` must be read before the last `outputs` of them yield logits. The last of all are guesses;
+    `survivals` are those of all that were asked for, if their gateway tells any."""
 
     tokens: int
     outputs: int = 1
+    survivals: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """What a need took: the wait before its first step, its steps, how many sessions shared the last one, and how many
-    guesses of others that one judged."""
+    """What a need took: the wait before its first step, its steps, how many sessions shared the last one, how many
+    guesses of others that one judged, and how many of its own were left out."""
 
     queue_seconds: float
     forward_seconds: float
     sessions: int
     beside: int = 0
+    left_out: int = 0
 
 
 Told = Callable[[Took], None]
@@ -47,20 +53,32 @@ Told = Callable[[Took], None]
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Needs of one session, met in order; `told` hears of each."""
+    """Needs of one session, met in order; `told` hears of each. The session's last one was met at `used_at`."""
 
     claim: Claim
     needs: deque[Need]
     told: Told
     since: float
+    used_at: float
     read: int = 0
     """Tokens of the first need."""
     queue_seconds: float | None = None
     forward_seconds: float = 0.0
+    kept: int | None = None
+    """So many of the guesses that the first need asked for are judged; None: that is not decided."""
 
     @property
     def missing(self) -> int:
-        return self.needs[0].tokens - self.read
+        return self.needs[0].tokens - self.read - self.left_out
+
+    @property
+    def left_out(self) -> int:
+        """Of the first need's guesses."""
+        return 0 if self.kept is None else max(self.needs[0].outputs - 1 - self.kept, 0)
+
+    @property
+    def slots(self) -> tuple[float, ...]:
+        return self.needs[0].survivals[: self.kept]
 
 
 @dataclass(slots=True)
@@ -97,7 +115,7 @@ class _Step:
         is_long = job.missing > RIDE_ALONG_TOKENS
         self.chunked += rows if is_long else 0
         self.riding += 0 if is_long else rows
-        self.parts.append((job, Part(rows, job.needs[0].outputs if rows == job.missing else 0)))
+        self.parts.append((job, Part(rows, job.needs[0].outputs - job.left_out if rows == job.missing else 0)))
 
 
 class Device:
@@ -147,9 +165,14 @@ class Station:
         self._jobs: list[Job] = []
         self._shares = {priority: Shares() for priority in Priority}
         self._asked = False
+        self._costs = NOTHING_MEASURED
+        self._ended = 0.0
+        """When the last step did."""
         self.usage = Usage()
 
-    async def meet(self, claim: Claim, needs: Sequence[Need], *, hop_seconds: float = 0.0) -> list[Took]:
+    async def meet(
+        self, claim: Claim, needs: Sequence[Need], *, hop_seconds: float = 0.0, used_at: float | None = None
+    ) -> list[Took]:
         """What each need took, when the word that all are met has come back; either way takes `hop_seconds`.
         Cancelling drops them."""
         met: list[Took] = []
@@ -160,7 +183,7 @@ class Station:
             if len(met) == len(needs):
                 self._loop.call_later(hop_seconds, _settle, done)
 
-        job = self.begin(claim, needs, told, hop_seconds=hop_seconds)
+        job = self.begin(claim, needs, told, hop_seconds=hop_seconds, used_at=used_at)
         try:
             await done
         except asyncio.CancelledError:
@@ -168,9 +191,18 @@ class Station:
             raise
         return met
 
-    def begin(self, claim: Claim, needs: Sequence[Need], told: Told, *, hop_seconds: float = 0.0) -> Job:
+    def begin(
+        self,
+        claim: Claim,
+        needs: Sequence[Need],
+        told: Told,
+        *,
+        hop_seconds: float = 0.0,
+        used_at: float | None = None,
+    ) -> Job:
         """A job that arrives after `hop_seconds`; `told` is called at the end of the step that met a need."""
-        job = Job(claim, deque(needs), told, self._loop.time() + hop_seconds)
+        since = self._loop.time() + hop_seconds
+        job = Job(claim, deque(needs), told, since, since if used_at is None else used_at)
         self._loop.call_at(job.since, self._arrive, job)
         return job
 
@@ -192,6 +224,7 @@ class Station:
 
     def _step(self) -> None:
         step = _Step(self._sessions)
+        self._leave_out()
         for job in self._in_order():
             rows = step.rows_for(job)
             if rows:
@@ -200,7 +233,27 @@ class Station:
         parts = [part for _, part in step.parts]
         seconds = self._cost.seconds(parts) * self._chance() if parts else 0.0
         self._note(parts, seconds)
-        self._loop.call_later(seconds, self._end, step.parts, self._loop.time())
+        self._loop.call_later(seconds, self._end, step, self._loop.time())
+
+    def _leave_out(self) -> None:
+        """Of the short needs that can share the step, the guesses that are not worth its seconds."""
+        first = sorted(self._jobs, key=lambda job: job.since)[: self._sessions]
+        riding = [job for job in first if job.missing <= RIDE_ALONG_TOKENS]
+        offers = [Offer(job.claim, max(job.missing - len(job.slots), 1), job.slots) for job in riding]
+        seconds = self._costs.seconds(now=self._loop.time())
+        long = min(sum(job.missing for job in first) - sum(job.missing for job in riding), SIZE.chunk_tokens)
+        beside = replace(seconds, fixed=seconds.fixed + seconds.per_row * long, rows=SIZE.rows)
+        for job, kept in zip(riding, kept_slots(offers, beside), strict=True):
+            if job.slots and job.kept is None:
+                job.kept = kept
+
+    def _measure(self, step: _Step, seconds: float) -> None:
+        """What a step took that read no prompt, before those in it are told."""
+        now, ended, self._ended = self._loop.time(), self._ended, self._loop.time()
+        if step.parts and not step.chunked:
+            came = fmean(job.since < ended for job, _ in step.parts)
+            learned = self._costs.learned(step.riding, seconds, now=now)
+            self._costs = learned.shared(now - fmean(job.used_at for job, _ in step.parts), came, seconds)
 
     def _in_order(self) -> Iterator[Job]:
         jobs = sorted(self._jobs, key=lambda job: job.since)
@@ -214,11 +267,12 @@ class Station:
         self.usage.parts += len(parts)
         self.usage.rows += sum(part.rows for part in parts)
 
-    def _end(self, parts: list[tuple[Job, Part]], began: float) -> None:
-        now = self._loop.time()
+    def _end(self, step: _Step, began: float) -> None:
+        parts, seconds = step.parts, self._loop.time() - began
+        self._measure(step, seconds)
         guesses = sum(part.proposed for _, part in parts)
         for job, part in parts:
-            self._took(job, part, Took(began - job.since, now - began, len(parts), guesses - part.proposed))
+            self._took(job, part, Took(began - job.since, seconds, len(parts), guesses - part.proposed))
         self._asked = False
         if self._jobs:
             self._ask()
@@ -233,10 +287,10 @@ class Station:
         job.forward_seconds += took.forward_seconds
         if job.missing:
             return
+        told = Took(job.queue_seconds, job.forward_seconds, took.sessions, took.beside, job.left_out)
         job.needs.popleft()
-        job.read = 0
-        told = Took(job.queue_seconds, job.forward_seconds, took.sessions, took.beside)
-        job.since, job.queue_seconds, job.forward_seconds = self._loop.time(), None, 0.0
+        job.since = job.used_at = self._loop.time()
+        job.read, job.kept, job.queue_seconds, job.forward_seconds = 0, None, None, 0.0
         if not job.needs:
             self.drop(job)
         job.told(told)

@@ -1,7 +1,13 @@
-"""Knows the product's own engines in virtual time: real step loops, sampler and KV books, steps of stated cost.
+"""Knows the product's own engines in virtual time: real step loops, sampler, KV books and budget, steps of stated cost.
 
 Refuses to know models: any `ports.StepModel` will do. What it computes takes no virtual time; a step's results come
 when its cost says so, and what arrives meanwhile waits for the next step, as on the thread that it has in service.
+
+    async def main() -> None:
+        clock = SteppedClock()
+        with SteppedTarget(model, FACTS, clock=clock, pace=clock.pace(Cost(15, 0.6))) as target:
+            ...
+    run_virtually(main)
 """
 
 import asyncio
@@ -10,6 +16,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import ClassVar
 
+from benchmarks.simulator.clock import VirtualClock
 from benchmarks.simulator.costs import Part, StepCost
 from tandem_runtime.domain.tokens import (
     Capabilities,
@@ -24,17 +31,50 @@ from tandem_runtime.domain.tokens import (
     VerifyRound,
 )
 from tandem_runtime.engines.draft_loop import BatchedDraft
-from tandem_runtime.engines.pace import UNPACED, Pace
+from tandem_runtime.engines.pace import UNPACED, Cost, Pace
 from tandem_runtime.engines.step_loop import StepLoop
 from tandem_runtime.engines.target_loop import BatchedTarget
-from tandem_runtime.ports import Clock, DraftEngine, Row, TargetEngine
+from tandem_runtime.ports import DraftEngine, Row, TargetEngine
+
+
+class SteppedClock(VirtualClock):
+    """`ports.Clock` of one step loop. During a step it goes ahead of the event loop, as the step's results will."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ahead = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self._ahead
+
+    def ahead(self, seconds: float) -> None:
+        """As `time.sleep`, on the loop's side."""
+        self._ahead += seconds
+
+    def back(self) -> None:
+        """To the event loop's time, for those who come while the step goes on."""
+        self._ahead = 0.0
+
+    def pace(self, cost: Cost) -> Pace:
+        """Steps take what `cost` says."""
+        return Pace(cost, clock=self, sleep=self.ahead)
+
+
+@dataclass(frozen=True, slots=True)
+class RowCost(Cost):
+    """`row` milliseconds more for each row that a step computes."""
+
+    row: float = 0.0
+
+    def seconds(self, rows: Sequence[Row]) -> float:
+        return Cost.seconds(self, rows) + self.row * sum(len(row.tokens) for row in rows) / 1000
 
 
 class StatedPace(Pace):
     """Steps take what `cost` states, times what `chance` draws."""
 
-    def __init__(self, cost: StepCost, *, clock: Clock, chance: Callable[[], float]) -> None:
-        super().__init__(UNPACED, clock=clock, sleep=lambda _: None)
+    def __init__(self, cost: StepCost, *, clock: SteppedClock, chance: Callable[[], float]) -> None:
+        super().__init__(UNPACED, clock=clock, sleep=clock.ahead)
         self._stated = cost
         self._chance = chance
 
@@ -61,17 +101,13 @@ class SteppedLoop(StepLoop):
         return told
 
     def _go(self) -> None:
-        began = self._clock.monotonic()
-        for command in self._arrived():
-            command()
-        self._step(began)
-        if self.now() > began:
-            self._home.call_at(self.now(), self._results_are_due)
-            return
-        self.send()
-        self._stepping = not self._commands.empty()
+        self._stepping = not self.is_idle
         if self._stepping:
-            self._home.call_soon(self._go)
+            self.turn()
+            due, clock = self.now(), self._clock
+            assert isinstance(clock, SteppedClock), "a step's seconds are its clock's to count"
+            clock.back()
+            self._home.call_at(due, self._results_are_due)
 
     def _results_are_due(self) -> None:
         self.send()

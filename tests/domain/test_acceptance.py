@@ -13,7 +13,6 @@ from tandem_runtime.domain.acceptance import (
     GRID,
     LEVELS,
     PACES,
-    SLOWLY_EVERY,
     SWITCH,
     UNKNOWN,
     Acceptance,
@@ -31,7 +30,7 @@ def first(belief: Acceptance) -> float:
 
 def after(belief: Acceptance, *rounds: tuple[float, ...]) -> Acceptance:
     for credits in rounds:
-        belief, _ = belief.observed(credits)
+        belief, _ = belief.observed([(ALIKE, [credits])])
     return belief
 
 
@@ -84,9 +83,8 @@ def _spread(belief: dict[tuple[int, int], float], pace: int, level: int, chance:
 @given(BITS)
 def test_a_belief_is_what_the_model_spelled_out_says(bits: tuple[float, ...]) -> None:
     belief = UNKNOWN
-    for number, bit in enumerate(bits):
-        fixed = Acceptance(belief.chances, UNKNOWN.haunts, rounds=1 + number * SLOWLY_EVERY)
-        belief = after(fixed, (bit,))
+    for bit in bits:
+        belief = after(Acceptance(belief.chances, UNKNOWN.haunts), (bit,))
     assert first(belief) == pytest.approx(spelled_out(bits), abs=1e-9)
 
 
@@ -117,6 +115,27 @@ def test_a_level_that_jumps_is_followed_within_some_tokens_up_and_down(before: f
 def test_a_credit_counts_by_as_much_as_it_says() -> None:
     refused, half, accepted = (first(after(UNKNOWN, (credit,))) for credit in (0.0, 0.5, 1.0))
     assert refused < half < accepted
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.5, 0.8, 0.95])
+def test_rounds_that_are_told_together_say_about_what_they_do_one_by_one(alpha: float) -> None:
+    chance, one_by_one, together, own = random.Random(2), UNKNOWN, UNKNOWN, ALIKE
+    apart = []
+    for _ in range(60):
+        rounds = [round_at(alpha, 4, chance) for _ in range(5)]
+        one_by_one = after(one_by_one, *rounds)
+        together, (own,) = together.observed([(own, rounds)])
+        apart.append(abs(first(one_by_one) - first(together)))
+    assert max(apart) < 0.06
+    assert sum(apart) / len(apart) < 0.01
+    assert own.failed == pytest.approx(own.expected, rel=0.5)
+
+
+def test_rounds_of_several_sessions_teach_one_belief_and_each_record() -> None:
+    belief, (failing, standing) = UNKNOWN.observed([(ALIKE, [(0.0,)] * 3), (ALIKE, [(1.0, 1.0)] * 3)])
+    assert belief.survivals(1) == pytest.approx(after(UNKNOWN, *[(0.0,)] * 3, *[(1.0, 1.0)] * 3).survivals(1), abs=0.1)
+    assert failing.failed == 3 > failing.expected
+    assert standing.failed == 0 < standing.expected
 
 
 def test_credits_know_a_level_sooner_than_bits_do() -> None:
@@ -182,5 +201,6 @@ def test_a_loosened_belief_is_still_about_the_same_and_soon_another() -> None:
 
 def test_nothing_examined_teaches_nothing() -> None:
     own = Own(1.0, 2.0)
-    assert UNKNOWN.observed((), own) == (UNKNOWN, own)
+    assert UNKNOWN.observed([(own, [(), ()])]) == (UNKNOWN, [own])
+    assert UNKNOWN.observed([]) == (UNKNOWN, [])
     assert UNKNOWN.survivals(0) == ()

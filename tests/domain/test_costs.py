@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem_runtime.domain.costs import AGE_LIMIT_SECONDS, COMPANY_SECONDS, Costs, Model, Plane, learned
+from tandem_runtime.domain.costs import AGE_LIMIT_SECONDS, COMPANY_SECONDS, Costs, Model, Plane, Seen, learned
 from tandem_runtime.domain.tokens import Round
 
 
@@ -22,10 +22,14 @@ def a_round(k: int, *, rows: int = 1, draft_rows: int = 1, slowed: float = 1.0, 
     )
 
 
+def after(costs: Costs, round: Round, now: float) -> Costs:
+    return costs.followed([Seen(round, now)])
+
+
 def known(*rounds: Round, now: float = 0.0) -> Costs:
     costs = Costs()
     for round in rounds:
-        costs = costs.learned(round, now)
+        costs = after(costs, round, now)
     return costs
 
 
@@ -55,7 +59,7 @@ def test_what_was_never_seen_is_not_known() -> None:
 def test_what_was_not_measured_for_long_is_not_known() -> None:
     assert SETTLED.model(AGE_LIMIT_SECONDS) is not None
     assert SETTLED.model(AGE_LIMIT_SECONDS + 1) is None
-    refreshed = SETTLED.learned(a_round(4), AGE_LIMIT_SECONDS).model(AGE_LIMIT_SECONDS + 1)
+    refreshed = after(SETTLED, a_round(4), AGE_LIMIT_SECONDS).model(AGE_LIMIT_SECONDS + 1)
     assert refreshed is not None
     assert refreshed.plain_token is None
 
@@ -106,7 +110,7 @@ def test_whatever_is_sampled_costs_are_finite_and_not_below_zero(
 ) -> None:
     costs = Costs()
     for k, rows, slowed, now in samples:
-        costs = costs.learned(a_round(k, rows=rows, slowed=slowed), now)
+        costs = after(costs, a_round(k, rows=rows, slowed=slowed), now)
     model = costs.model(0.0, rows=3, draft_rows=3)
     if model is not None:
         assert all(0 <= cost < inf for cost in (model.fixed, model.per_token, model.baseline))
@@ -123,15 +127,15 @@ def test_whatever_is_sampled_costs_are_finite_and_not_below_zero(
     ],
 )
 def test_seconds_that_cannot_have_passed_teach_nothing(round: Round) -> None:
-    assert SETTLED.learned(round, 1.0) is SETTLED
+    assert after(SETTLED, round, 1.0) is SETTLED
 
 
 @pytest.mark.parametrize("pause", [0.2, 3600.0])
 @pytest.mark.parametrize("k", [0, 4])
 def test_one_pause_of_the_collector_or_of_the_machine_moves_no_cost(pause: float, k: int) -> None:
-    paused = SETTLED.learned(a_round(k, seconds=pause), 1.0)
+    paused = after(SETTLED, a_round(k, seconds=pause), 1.0)
     assert paused.model(1.0) == SETTLED.model(1.0)
-    again = paused.learned(a_round(k), 1.1).model(1.1)
+    again = after(paused, a_round(k), 1.1).model(1.1)
     before = SETTLED.model(1.1)
     assert again is not None
     assert before is not None
@@ -140,23 +144,51 @@ def test_one_pause_of_the_collector_or_of_the_machine_moves_no_cost(pause: float
 
 
 def test_two_slow_rounds_in_a_row_are_a_change_and_believed_at_once() -> None:
-    changed = SETTLED.learned(a_round(4, slowed=5), 1.0).learned(a_round(4, slowed=5), 1.1)
+    changed = after(after(SETTLED, a_round(4, slowed=5), 1.0), a_round(4, slowed=5), 1.1)
     model = changed.model(1.1)
     assert model is not None
     assert model.cost(4) == pytest.approx(5 * 0.034 + 0.001, rel=0.1)
 
 
+@pytest.mark.parametrize("k", [0, 4])
+def test_rounds_alike_are_learnt_from_together_as_one_by_one(k: int) -> None:
+    chance, together, one_by_one = random.Random(4), SETTLED, SETTLED
+    for step in range(20):
+        rounds = [Seen(a_round(k, slowed=chance.gauss(1.2, 0.05)), float(step)) for _ in range(5)]
+        together = together.followed(rounds)
+        for seen in rounds:
+            one_by_one = one_by_one.followed([seen])
+    model, other = together.model(20.0), one_by_one.model(20.0)
+    assert model is not None
+    assert other is not None
+    assert (model.cost(4), model.baseline) == pytest.approx((other.cost(4), other.baseline), rel=0.015)
+    assert model.plain_doubt == pytest.approx(other.plain_doubt, rel=0.2)
+
+
+def test_a_pause_among_rounds_that_are_learnt_from_together_moves_no_cost() -> None:
+    rounds = [Seen(a_round(4), 1.0), Seen(a_round(4, seconds=3.0), 1.0), Seen(a_round(4), 1.0)]
+    model, before = SETTLED.followed(rounds).model(1.0), SETTLED.model(1.0)
+    assert model is not None
+    assert before is not None
+    assert model.cost(4) == pytest.approx(before.cost(4), rel=0.01)
+
+
+@pytest.mark.parametrize("seen", [Seen(a_round(4), 1.0, warm=False), Seen(replace(a_round(0), prefill=True), 1.0)])
+def test_what_had_to_be_caught_up_with_is_no_cost_of_going_on(seen: Seen) -> None:
+    assert SETTLED.followed([seen]) is SETTLED
+
+
 def test_a_clock_that_goes_back_ages_nothing() -> None:
-    later = SETTLED.learned(a_round(4), 100.0)
-    back = later.learned(a_round(4), 50.0)
+    later = after(SETTLED, a_round(4), 100.0)
+    back = after(later, a_round(4), 50.0)
     assert back.forward is not None
     assert back.forward.at == 100.0
     assert back.model(50.0) is not None
 
 
 def test_a_loosened_cost_is_turned_by_the_next_round() -> None:
-    firm = SETTLED.learned(a_round(4, slowed=2), 1.0).model(1.0)
-    loose = SETTLED.loosened().learned(a_round(4, slowed=2), 1.0).model(1.0)
+    firm = after(SETTLED, a_round(4, slowed=2), 1.0).model(1.0)
+    loose = after(SETTLED.loosened(), a_round(4, slowed=2), 1.0).model(1.0)
     assert firm is not None
     assert loose is not None
     assert firm.cost(4) < 0.045 < 0.06 < loose.cost(4)
@@ -174,18 +206,18 @@ def test_a_plain_token_beside_others_guesses_only_bounds_what_one_costs() -> Non
     assert plain_token(known(*[a_round(4), a_round(0)] * 20, *[beside] * 50)) == pytest.approx(0.015)
     settled = known(*[a_round(4, rows=4), a_round(0, rows=4)] * 20)
     for _ in range(50):
-        settled = settled.learned(replace(beside, seconds=0.010), 0.0)
+        settled = after(settled, replace(beside, seconds=0.010), 0.0)
     assert plain_token(settled, rows=4) == pytest.approx(0.010, abs=0.001)
 
 
 def test_who_is_never_alone_with_plain_tokens_believes_what_they_cost_in_company() -> None:
     costs, beside = known(a_round(4)), replace(a_round(0, rows=4), seconds=0.025, beside=3)
     for moment in range(40):
-        costs = costs.learned(beside, moment * COMPANY_SECONDS / 20)
+        costs = after(costs, beside, moment * COMPANY_SECONDS / 20)
     assert plain_token(costs, rows=4) == pytest.approx(0.025, abs=0.001)
     alone = costs
     for _ in range(40):
-        alone = alone.learned(a_round(0, rows=4), 2 * COMPANY_SECONDS)
+        alone = after(alone, a_round(0, rows=4), 2 * COMPANY_SECONDS)
     assert plain_token(alone, rows=4) == pytest.approx(0.015, abs=0.001)
 
 
@@ -194,7 +226,7 @@ def test_a_verify_costs_what_it_would_if_all_in_the_step_had_as_many_guesses() -
     for _ in range(400):
         k, beside = chance.randint(1, 8), chance.randint(0, 24)
         seconds = 0.015 + 0.0005 * (k + beside)
-        costs = costs.learned(replace(a_round(k, rows=4, seconds=1.0), forward_seconds=seconds, beside=beside), 0.0)
+        costs = after(costs, replace(a_round(k, rows=4, seconds=1.0), forward_seconds=seconds, beside=beside), 0.0)
     model = costs.model(0.0, rows=4)
     assert model is not None
     assert model.verify_token == pytest.approx(4 * 0.0005, rel=0.1)

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from tandem_runtime.domain.acceptance import ALIKE, GRID, LEVELS, PACES, UNKNOWN, Acceptance
 from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.cells import LISTEN_TOKENS, START_SECONDS, UNHEARD_TOKENS, Lookahead, Shared
-from tandem_runtime.domain.costs import AGE_LIMIT_SECONDS, Costs, Model, Plane
+from tandem_runtime.domain.costs import AGE_LIMIT_SECONDS, UNMEASURED, Costs, Model, Plane, Seen
 from tandem_runtime.domain.lookahead import (
     MEASURED_TOKENS,
     OFF,
+    Batch,
     Belief,
     Bounds,
     Choice,
@@ -60,6 +61,12 @@ def costs(*, t_d: float = 4, t_v: float = 18, t_b: float | None = 15, slope: flo
 
 def belief(alpha: float, *, k: int | None = 5, **milliseconds: float) -> Belief:
     return Belief(firm(alpha), costs(**milliseconds), k)
+
+
+def after(known: Belief, *rounds: Seen) -> Belief:
+    for seen in rounds:
+        known, _ = learn(known, [(ALIKE, [seen])])
+    return known
 
 
 def geometric(alpha: float) -> tuple[float, ...]:
@@ -130,8 +137,8 @@ def test_bounds_that_change_in_the_middle_of_a_request_hold_at_once(
 
 
 def test_a_draft_that_had_to_catch_up_says_nothing_of_costs() -> None:
-    assert learn(Belief(), a_round(2, 1), 5.0, View())[0].costs == Costs()
-    assert learn(Belief(), a_round(0, 0), 5.0, View())[0].costs != Costs()
+    assert after(Belief(), Seen(a_round(2, 1), 5.0, warm=False)).costs is UNMEASURED
+    assert after(Belief(), Seen(a_round(0, 0), 5.0, warm=False)).costs is not UNMEASURED
 
 
 def test_an_off_slot_changes_nothing_that_is_believed() -> None:
@@ -195,8 +202,8 @@ def a_round(proposed: int, accepted: int, **changes: float) -> Round:
 
 
 def test_a_prefill_teaches_acceptance_but_no_cost() -> None:
-    learnt, _ = learn(Belief(), a_round(2, 2, prefill=True), 0.0, WARM)
-    assert learnt.costs == Costs()
+    learnt = after(Belief(), Seen(a_round(2, 2, prefill=True), 0.0))
+    assert learnt.costs is UNMEASURED
     assert learnt.acceptance.survivals(1) > UNKNOWN.survivals(1)
 
 
@@ -306,7 +313,7 @@ def test_a_recovery_is_heard_within_thirty_tokens() -> None:
 def test_what_was_heard_moves_the_first_guess_as_so_many_rounds_of_one_would() -> None:
     taught = Belief()
     for bit in (1, 0) * 20:
-        taught, _ = learn(taught, a_round(1, bit), 0.0, WARM)
+        taught = after(taught, Seen(a_round(1, bit), 0.0))
     heard = hear(Belief(), matched=20, examined=40)
     assert heard.acceptance.survivals(1)[0] == pytest.approx(taught.acceptance.survivals(1)[0], abs=0.05)
     assert heard.heard == 40
@@ -457,7 +464,7 @@ def test_sessions_that_are_alike_share_one_belief() -> None:
     for seed in range(10):
         list(rounds(cell.begin(), 0.8, 40, seed))
     own = cell.begin()
-    assert cell.belief.acceptance.survivals(8, ALIKE) == cell.belief.acceptance.survivals(8, own._own)
+    assert cell.belief.acceptance.survivals(8, ALIKE) == cell.belief.acceptance.survivals(8, own._record.own)
 
 
 def test_the_first_token_of_a_run_waits_for_others_and_tells_nothing_of_what_going_on_costs() -> None:
@@ -503,3 +510,81 @@ def test_nothing_is_drafted_ahead_before_it_is_known_what_drafting_costs() -> No
     bounds = Bounds(1, 8, Mode.ALWAYS, overlap=Overlap.ON)
     assert Lookahead().choose(bounds, 16, 0.0, warm=True).outlook is None
     assert Shared(belief(0.8)).begin().choose(bounds, 16, 100.0, warm=True).outlook is not None
+
+
+def test_a_session_that_begins_meets_the_batch_that_others_are_in() -> None:
+    """A cell that knows sixteen sessions to a step does not price the seventeenth as if it were alone."""
+    crowded = replace(costs(), forward=plane(18)._replace(per_session=0.004))
+    cell = Shared(Belief(firm(0.85), crowded, 5))
+    assert cell.begin().choose(WIDE, 16, 0.0, warm=True).k > 0
+    cell.begin().learn(replace(a_round(0, 0, seconds=0.015), rows=16), 0.0, warm=True)
+    assert cell.begin().choose(WIDE, 16, 0.0, warm=True).k == 0
+
+
+@pytest.mark.parametrize(
+    ("plain_rounds", "heard", "warm", "expected"),
+    [
+        (8, 0, False, (1, 1, 16)),
+        (8, 8, True, (0, 0, 8)),
+        (127, 8, True, (0, 0, 8)),
+        (128, 8, False, (0, 0, 8)),
+        (128, 8, True, (1, 0, 128)),
+    ],
+)
+def test_where_a_draft_is_heard_only_costs_are_probed_late_and_by_one_round(
+    plain_rounds: int, heard: int, warm: bool, expected: tuple[int, int, int]
+) -> None:
+    """Of a probe K, the rounds of it that are left, and plain rounds until the next."""
+    known = replace(belief(0.3, k=0), plain_rounds=plain_rounds, heard=heard)
+    choice, remembered = choose(known, WIDE, 0.0, View(warm=warm))
+    assert (choice.k, remembered.probe_left, remembered.probe_after) == expected
+
+
+def test_proposing_does_not_begin_again_by_costs_that_were_measured_at_another_batch() -> None:
+    """What a verify takes of 16 sessions is known; of one it is known to a quarter."""
+    measured = plane(18)._replace(p02=-15 * 1e-7, p22=1e-7, p00=225 * 1e-7 + 1e-8)
+    known = replace(belief(0.6, k=0), costs=replace(costs(), forward=measured))
+    assert choose(known, WIDE, 0.0, View(batch=Batch(16)))[0].why.rule is Rule.PAYS
+    assert choose(known, WIDE, 0.0, View(batch=Batch(1)))[0].why.rule is Rule.LOSES
+    assert choose(known, WIDE, 0.0, View(batch=Batch(1), k=4))[0].why.rule is Rule.PAYS
+
+
+def test_a_session_whose_draft_cannot_be_heard_lends_its_ear_to_another_until_it_chooses_again() -> None:
+    cell = Shared(belief(0.2, k=0))
+    first, second = cell.begin(), cell.begin()
+    for each in (first, second):
+        each.choose(WIDE, 16, 0.0, warm=False)
+    assert (first.listens, second.listens) == (LISTEN_TOKENS, None)
+    first.unheard()
+    assert (first.listens, second.listens) == (None, LISTEN_TOKENS)
+    first.choose(WIDE, 16, 0.0, warm=False)
+    assert (first.listens, second.listens) == (None, LISTEN_TOKENS)
+    second.unheard()
+    assert (first.listens, second.listens) == (LISTEN_TOKENS, None)
+
+
+def test_k_falls_to_what_the_target_s_budget_judges_and_seldom_tries_one_more() -> None:
+    cell = Shared(belief(0.9, k=None))
+    lookahead, asked = cell.begin(), []
+    for number in range(120):
+        k = lookahead.choose(WIDE, 16, 0.0, warm=True).k
+        judged, accepted = min(k, 2), 0
+        while accepted < judged and uniform_at(1, number, Salt.ACCEPT, accepted) < 0.9:
+            accepted += 1
+        lookahead.learn(replace(a_round(k, accepted), unjudged=k - judged), 0.0, warm=True)
+        asked.append(k)
+    assert asked[0] > 4
+    assert asked[8:].count(2) >= 0.85 * len(asked[8:])
+    assert max(asked[20:]) == 3
+    assert cell.begin().choose(WIDE, 16, 0.0, warm=True).k <= 3, "a session that begins knows it"
+
+
+def test_where_no_guess_is_judged_none_is_made_until_a_probe_is() -> None:
+    lookahead = Shared(belief(0.8)).begin()
+    for _ in range(6):
+        k = lookahead.choose(WIDE, 16, 0.0, warm=True).k
+        lookahead.learn(replace(a_round(k, 0), unjudged=k), 0.0, warm=True)
+    assert lookahead.choose(WIDE, 16, 0.0, warm=True).why.rule is Rule.LOSES
+    assert not lookahead.wakes(0.0)
+    ks = list(rounds(lookahead, 0.8, 400, 1))
+    assert sum(k > 0 for k in ks[-100:]) > 80

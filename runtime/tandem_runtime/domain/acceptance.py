@@ -10,6 +10,9 @@ Tutorial on Hidden Markov Models", eq. 19-20; Adams and MacKay 2007, "Bayesian O
     after credits c_1 ... c_n     chance(pace, g)  *=  g^(sum c) (1 - g)^(n - sum c)      then scaled to sum 1
     between tokens                a level jumps with the pace's hazard, or drifts to its neighbours
 
+Several rounds may be told at once: how often each position was examined and what it was credited with is all that the
+likelihood depends on, and the level is then believed to have stayed meanwhile and to have moved as far behind them.
+
 A credit is the match bit in coupled verification, and min(1, p/q) or p(x) where the target knows them: the bit's
 expectation given the token, with less variance (Rao-Blackwell). Under one constant pace this is a decayed Beta
 distribution; the other paces are what a change test adds: a run of surprises, upwards or downwards, moves the belief
@@ -26,10 +29,10 @@ as the covariance of a session's past surprise with its next: where sessions are
 Failures expected of n examined positions: n (1 - s_n^(1/n)), as if all n were alike.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from math import exp, log
+from math import copysign, exp, log
 from operator import mul
 from typing import Final, NamedTuple, TypeAlias
 
@@ -57,11 +60,9 @@ CLIMATE_KEPT: Final = 0.998
 """Per token: the climate remembers about 500."""
 CLIMATE_SHARE: Final = 0.9
 """Of jumps; the rest go where nothing was yet."""
-TILT_STEP: Final = 0.02
-SLOWLY_EVERY: Final = 4
-"""Rounds: what hardly changes, how positions differ and where levels have been, is told soon enough by one in four."""
-TILT_KEPT: Final = 0.9995
-"""What all positions have in common is the level's to tell, not theirs."""
+TILT_STEP: Final = 0.005
+TILT_KEPT: Final = 0.999875
+"""Per round. What all positions have in common is the level's to tell, not theirs."""
 TILT_MOST: Final = 2.0
 GRAIN: Final = 0.05
 """Exponents are rounded to so much of their logarithm, so that their powers are computed once."""
@@ -76,12 +77,16 @@ OPEN: Final = 0.1
 PIECE: Final = 4
 MOST_PIECES: Final = 64
 """Scored tokens are taken in pieces, as many as rounds examine; of a very long answer in so many."""
+STRIDE: Final = 8
+"""Survivals are computed for so many positions at a time."""
+LEAST: Final = 1e-300
 LONGEST_STEP: Final = 64
 """Tokens after which a level may be anywhere that it may be at all, as far as K is concerned."""
 
 GRID: Final[Array] = (1 - np.cos(np.pi * (np.arange(LEVELS) + 0.5) / LEVELS)) / 2
 _SIZE: Final = len(PACES) * LEVELS
 _ONES: Final[Array] = np.ones(_SIZE)
+_MOMENTS: Final[Array] = np.tile(np.stack([GRID, GRID**2]), len(PACES))
 _LOG_GRID: Final[Array] = np.tile(np.log(GRID), len(PACES))
 
 
@@ -99,11 +104,23 @@ _NEW_HAUNTS: Final[Array] = CLIMATE_SHARE * np.tile(np.eye(LEVELS), (len(PACES),
 """To where a belief about the level adds to where levels jump to."""
 
 
+class Surprise(NamedTuple):
+    """Of some tokens of one session: how many failed, and how many its segment's belief expected to."""
+
+    tokens: int
+    failed: float
+    expected: float
+
+
 class Own(NamedTuple):
     """A session's failures, and how many the segment's belief expected."""
 
     failed: float = 0.0
     expected: float = 0.0
+
+    def told(self, surprise: Surprise) -> "Own":
+        kept = OWN_KEPT**surprise.tokens
+        return Own(self.failed * kept + surprise.failed, self.expected * kept + surprise.expected)
 
 
 class Kin(NamedTuple):
@@ -111,6 +128,46 @@ class Kin(NamedTuple):
 
     together: float = 0.0
     expected: float = 20.0
+
+    def told(self, own: Own, surprise: Surprise) -> "Kin":
+        kept, next_one = KIN_KEPT**surprise.tokens, surprise.failed - surprise.expected
+        together = self.together * kept + (own.failed - own.expected) * next_one
+        return Kin(together, self.expected * kept + own.expected * surprise.expected)
+
+
+Record: TypeAlias = tuple[Own, Sequence[Sequence[float]]]
+"""A session's own record, and the credits of its rounds since."""
+
+
+class Tally(NamedTuple):
+    """By position: how often it was examined, and the sum of its credits."""
+
+    examined: list[float]
+    credited: list[float]
+
+    @classmethod
+    def of(cls, rounds: Iterable[Sequence[float]]) -> "Tally":
+        """Of rounds by their credits; each has credits for its first positions, as many as were examined."""
+        examined: list[float] = []
+        credited: list[float] = []
+        for credits in rounds:
+            missing = len(credits) - len(examined)
+            if missing > 0:
+                examined += [0.0] * missing
+                credited += [0.0] * missing
+            for position, credit in enumerate(credits):
+                examined[position] += 1.0
+                credited[position] += credit
+        return cls(examined, credited)
+
+    @property
+    def tokens(self) -> int:
+        return round(sum(self.examined))
+
+    def surprise(self, expected: Sequence[float]) -> Surprise:
+        """Where `expected` are the chances by position."""
+        tokens = sum(self.examined)
+        return Surprise(round(tokens), tokens - sum(self.credited), tokens - sum(map(mul, self.examined, expected)))
 
 
 ALIKE: Final = Own()
@@ -130,38 +187,41 @@ class Acceptance:
     shape: tuple[int, ...] = ()
     """The tilts in whole grains."""
     kin: Kin = STRANGERS
-    rounds: int = 0
 
     def survivals(self, positions: int, own: Own = ALIKE) -> tuple[float, ...]:
         """s_1 ... s_n; a position that was never examined is believed to be like the one before it."""
         if positions <= 0:
             return ()
-        powers = _powers(self.shape, _grains(_log_frailty(own, self.kin)), positions)
-        return tuple(powers.dot(self.chances).tolist())
+        return _survivals(self, _grains(_log_frailty(own, self.kin)), -(-positions // STRIDE) * STRIDE)[:positions]
 
-    def observed(self, credits: Sequence[float], own: Own = ALIKE) -> tuple["Acceptance", Own]:
-        """After a round: `credits[j]` is position j's, each examined because all before it were accepted. Also what the
-        session's own record is then."""
-        examined = len(credits)
-        if not examined:
-            return self, own
-        expected = self.survivals(examined)
-        failed = examined - sum(credits)
-        failures = examined * (1 - expected[-1] ** (1 / examined))
-        kin, kept = self.kin, OWN_KEPT**examined
-        past, kin_kept = own.failed - own.expected, KIN_KEPT**examined
-        kin = Kin(
-            kin.together * kin_kept + past * (failed - failures), kin.expected * kin_kept + own.expected * failures
-        )
-        hits = sum(map(mul, credits, _weights(self.shape, examined)))
-        chances = self._believed(hits, _misses(credits, self.shape), examined)
-        haunts, tilts, shape = self.haunts, self.tilts, self.shape
-        if self.rounds % SLOWLY_EVERY == 0:
-            haunts = _haunted(haunts, chances, examined * SLOWLY_EVERY)
-            tilts = _tilted(tilts, credits, expected)
-            shape = tuple([_grains(tilt) for tilt in tilts])
-        after = Own(own.failed * kept + failed, own.expected * kept + failures)
-        return Acceptance(chances, haunts, tilts, shape, kin, self.rounds + 1), after
+    def tolerance(self, shift: float) -> float:
+        """By how many more tokens may be accepted than was believed, or fewer, until the believed level moves by so
+        much: its first step along the likelihood, variance (credits - believed) / (level (1 - level))."""
+        level, square = _MOMENTS.dot(self.chances).tolist()
+        return float(shift * level * (1 - level) / max(square - level * level, LEAST))
+
+    def conditionals(self, positions: int) -> list[float]:
+        """a_1 ... a_n: the chance of each position, given that all before it stand, in a session like the others."""
+        survivals = self.survivals(positions)
+        return [after / before if before else 0.0 for before, after in zip((1.0, *survivals), survivals, strict=False)]
+
+    def observed(self, sessions: Sequence[Record]) -> tuple["Acceptance", list[Own]]:
+        """After some rounds of some sessions: of each its own record and, by round, the credits of the positions that
+        were examined because all before them were accepted. Also what the records are then."""
+        tallies = [Tally.of(rounds) for _, rounds in sessions]
+        tally = tallies[0] if len(tallies) == 1 else Tally.of(credits for _, rounds in sessions for credits in rounds)
+        if not tally.examined:
+            return self, [own for own, _ in sessions]
+        expected = self.conditionals(len(tally.examined))
+        kin, owns = self.kin, []
+        for (own, _), each in zip(sessions, tallies, strict=True):
+            surprise = each.surprise(expected)
+            kin = kin.told(own, surprise)
+            owns.append(own.told(surprise))
+        chances, haunts = self._believed(tally, self.shape)
+        tilts = _tilted(self.tilts, tally, expected)
+        shape = tuple([round(tilt / GRAIN) for tilt in tilts])
+        return Acceptance(chances, haunts, tilts, shape, kin), owns
 
     def heard(self, *, matched: int, examined: int) -> "Acceptance":
         """After `examined` first guesses, of which `matched` would have been accepted, evenly among them as far as is
@@ -169,27 +229,31 @@ class Acceptance:
         pieces = min(-(-examined // PIECE), MOST_PIECES)
         belief = self
         for _ in range(pieces):
-            belief = belief._heard(matched / pieces, examined / pieces)
+            tally = Tally([examined / pieces], [matched / pieces])
+            chances, haunts = belief._believed(tally, self.shape[:1])
+            belief = replace(belief, chances=chances, haunts=haunts)
         return belief
-
-    def _heard(self, matched: float, examined: float) -> "Acceptance":
-        first, missed, tokens = self.shape[:1] or (0,), round((examined - matched) / GRAIN), max(round(examined), 1)
-        chances = self._believed(matched * _weights(first, 1)[0], ((first[0], missed),), tokens)
-        return replace(self, chances=chances, haunts=_haunted(self.haunts, chances, tokens))
 
     def loosened(self) -> "Acceptance":
         """The same belief with a part of it held open: nothing was heard for long, and a level may have jumped."""
         return replace(self, chances=(1 - OPEN) * self.chances + OPEN / len(PACES) * self.haunts)
 
-    def _believed(self, hits: float, misses: tuple[tuple[int, int], ...], examined: int) -> Array:
-        """The chances after as many tokens: the sum of the w_j of those accepted, and `_misses` of the others."""
-        chances = self.chances * _likelihoods(round(hits / GRAIN), misses)
+    def _believed(self, tally: Tally, shape: tuple[int, ...]) -> tuple[Array, Array]:
+        """Chances and haunts after as many tokens."""
+        counts = np.array(tally.examined + tally.credited)
+        likelihoods: Array = counts.dot(_evidence(shape, len(tally.examined)))
+        likelihoods -= likelihoods.max()
+        chances = np.exp(likelihoods, out=likelihoods)
+        chances *= self.chances
         chances /= chances.dot(_ONES)
-        moved: Array = _moves(min(examined, LONGEST_STEP)).dot(chances)
-        jumped = moved[_SIZE:]
+        tokens = min(max(tally.tokens, 1), LONGEST_STEP)
+        moved: Array = _moves(tokens).dot(chances)
+        jumped = moved[_SIZE : 2 * _SIZE]
         jumped *= self.haunts
         jumped += moved[:_SIZE]
-        return jumped
+        haunts = CLIMATE_KEPT**tokens * self.haunts
+        haunts += moved[2 * _SIZE :]
+        return jumped, haunts
 
 
 UNKNOWN: Final = Acceptance(np.tile(_PRIOR / len(PACES), len(PACES)))
@@ -207,15 +271,14 @@ def _grains(logarithm: float) -> int:
     return round(logarithm / GRAIN)
 
 
-def _tilted(tilts: tuple[float, ...], credits: Sequence[float], survivals: Sequence[float]) -> tuple[float, ...]:
-    """The tilts after a round."""
-    moved = list(tilts) + [tilts[-1] if tilts else 0.0] * (len(credits) - len(tilts))
-    before = 1.0
-    for position, (credit, after) in enumerate(zip(credits, survivals, strict=False)):
-        tilt = TILT_KEPT * moved[position] + TILT_STEP * (after / before - credit)
-        moved[position] = min(max(tilt, -TILT_MOST), TILT_MOST)
-        before = after
-    return tuple(moved)
+def _tilted(tilts: tuple[float, ...], tally: Tally, expected: Sequence[float]) -> tuple[float, ...]:
+    """The tilts after some rounds; the first position is examined in each."""
+    known = [*tilts, *[tilts[-1] if tilts else 0.0] * (len(expected) - len(tilts))]
+    kept = TILT_KEPT ** tally.examined[0]
+    for position, (examined, credited, chance) in enumerate(zip(*tally, expected, strict=True)):
+        tilt = kept * known[position] + TILT_STEP * (examined * chance - credited)
+        known[position] = tilt if -TILT_MOST < tilt < TILT_MOST else copysign(TILT_MOST, tilt)
+    return tuple(known)
 
 
 @lru_cache(maxsize=512)
@@ -225,6 +288,12 @@ def _weights(shape: tuple[int, ...], positions: int) -> tuple[float, ...]:
     return tuple([exp(grains * GRAIN) for grains in known[:positions]])
 
 
+@lru_cache(maxsize=64)
+def _survivals(belief: Acceptance, frailty: int, positions: int) -> tuple[float, ...]:
+    """A belief never changes, and is asked again: by the choice, by what is learnt next, by other sessions."""
+    return tuple(_powers(belief.shape, frailty, positions).dot(belief.chances).tolist())
+
+
 @lru_cache(maxsize=512)
 def _powers(shape: tuple[int, ...], frailty: int, positions: int) -> Array:
     """[position, pace x level]: g^(w_1 + ... + w_i), each w_i times the frailty, whose logarithm is in grains."""
@@ -232,37 +301,19 @@ def _powers(shape: tuple[int, ...], frailty: int, positions: int) -> Array:
     return np.asarray(np.exp(np.outer(exponents, _LOG_GRID)))
 
 
-def _misses(credits: Sequence[float], shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """Of each position that did not stand for sure: log w_j, and how far it failed, both in grains."""
-    last = shape[-1] if shape else 0
-    return tuple(
-        [
-            (shape[position] if position < len(shape) else last, round((1 - credit) / GRAIN))
-            for position, credit in enumerate(credits)
-            if credit < 1
-        ]
-    )
-
-
-@lru_cache(maxsize=4096)
-def _likelihoods(hits: int, misses: tuple[tuple[int, int], ...]) -> Array:
-    """[pace x level]: of tokens that were accepted and failed so, up to a factor."""
-    logarithms = hits * GRAIN * _LOG_GRID
-    for weight, failed in misses:
-        logarithms = logarithms + failed * GRAIN * np.log1p(-np.exp(exp(weight * GRAIN) * _LOG_GRID))
-    return np.asarray(np.exp(logarithms - logarithms.max()))
-
-
-def _haunted(haunts: Array, chances: Array, tokens: int) -> Array:
-    """Where levels have been, after some tokens more."""
-    kept = CLIMATE_KEPT**tokens
-    return np.asarray(kept * haunts + (1 - kept) * (_NEW_HAUNTS @ chances))
+@lru_cache(maxsize=512)
+def _evidence(shape: tuple[int, ...], positions: int) -> Array:
+    """[2 positions, pace x level]: the logarithm of the likelihood is a `Tally` times this. With a_j = g^(w_j) it is
+    the sum of examined_j log(1 - a_j) + credited_j log(a_j / (1 - a_j))."""
+    accepted = np.outer(_weights(shape, positions), _LOG_GRID)
+    refused = np.log1p(-np.exp(accepted))
+    return np.vstack([refused, accepted - refused])
 
 
 @lru_cache(maxsize=LONGEST_STEP)
 def _moves(tokens: int) -> Array:
     """What some tokens do to the belief, as a linear map of the chances [pace x level]: to the chances of levels that
-    did not jump; and below, repeated for each level, to that of a pace whose level did."""
+    did not jump; below, repeated for each level, to that of a pace whose level did; and to what the haunts gain."""
     paces = len(PACES)
     jumped = np.repeat([1 - (1 - pace.jump) ** tokens for pace in PACES], LEVELS)
     switching = (1 - SWITCH) * np.eye(paces) + SWITCH / paces
@@ -273,7 +324,7 @@ def _moves(tokens: int) -> Array:
     once = np.kron(switching, np.eye(LEVELS)) @ drifting
     stay = np.linalg.matrix_power(once, tokens) * (1 - jumped)
     jump = np.kron(np.eye(paces), np.ones((LEVELS, LEVELS))) * jumped
-    return np.vstack([stay, jump])
+    return np.vstack([stay, jump, (1 - CLIMATE_KEPT**tokens) * _NEW_HAUNTS])
 
 
 def _drift(share: float) -> Array:

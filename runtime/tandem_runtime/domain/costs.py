@@ -14,6 +14,9 @@ window runs empty of what told them, as it does under exponential forgetting.
     cost(K) = o + v(B, 0) + K (t_d(B) + s_K)     a round's seconds, K > 0; o: network, queue and the gateway
     t_b(B)                                       all seconds of a plain token; unknown until one was seen
 
+Rounds alike that are learnt from together are one sample, their mean: its noise is r / n for the n of them, and the
+coefficients wandered n times as far.
+
 Sessions share steps, so K is the mean of the step: all guesses that it judged over the sessions in it. That is what all
 of them would choose, since all choose by the same rule; one that looked at its own K alone would find that the others'
 guesses cost the same whatever it does, and so would they. A plain token whose step judged others' guesses says no more
@@ -25,8 +28,12 @@ once. Seconds below 0 or not finite teach nothing, and time that goes back does 
 nothing for `AGE_LIMIT_SECONDS` is not known.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite, sqrt
+from functools import lru_cache
+from itertools import groupby
+from math import inf, sqrt
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from tandem_runtime.domain.tokens import Round
@@ -37,6 +44,8 @@ WALK_PER_SECOND: Final = 0.01
 SLOPE_DOUBT: Final = 0.03
 """By how much of a cost one more token, or one more session, may change it: a standard deviation."""
 SLOPE_WALK: Final = 0.0005
+MANY: Final = WALK_PER_SAMPLE / SLOPE_WALK
+"""Sessions beside one's own: in a larger batch a slope moves the cost by more, and wanders less."""
 LOOSE: Final = 0.25
 """Of a cost: how far off it may be after a change."""
 OUTLIER_FACTOR: Final = 3.0
@@ -64,7 +73,7 @@ class Plane(NamedTuple):
     def seconds(self, k: float, rows: int) -> float:
         """Slopes below 0 are noise: a longer proposal or a larger batch is no cheaper. What is left is then the belief
         given that the slope is 0, a Gaussian's conditional mean."""
-        level, per_token, per_session = self.level, self.per_token, self.per_session
+        level, per_token, per_session, *_ = self
         if per_token < 0:
             level -= self.p01 / self.p11 * per_token
             per_session -= self.p12 / self.p11 * per_token
@@ -72,13 +81,22 @@ class Plane(NamedTuple):
         if per_session < 0:
             level -= self.p02 / self.p22 * per_session
             per_session = 0.0
-        return max(level + per_token * k + per_session * (rows - 1), 0.0)
+        seconds = level + per_token * k + per_session * (rows - 1)
+        return seconds if seconds > 0 else 0.0
 
     def doubt(self, rows: int, now: float) -> float:
         """The standard deviation of the cost at K = 0 by now, as a share of it."""
         x, walked = rows - 1, WALK_PER_SECOND**2 * max(now - self.at, 0.0)
         variance = max(self.p00 + 2 * self.p02 * x + self.p22 * x * x, 0.0)
         return sqrt(variance / max(self.seconds(0, rows), 1e-9) ** 2 + walked)
+
+    def strangeness(self, rows: int) -> float:
+        """How far off the cost may be because it was seen at other batches: a standard deviation, as a share of it. It
+        is that of the slope, times the distance from where the samples lie."""
+        if self.p22 <= 0:  # a step that took no time has no slope
+            return 0.0
+        distance = rows - 1 + self.p02 / self.p22
+        return sqrt(self.p22) * abs(distance) / max(self.seconds(0, rows), 1e-9)
 
     def fresh(self, now: float) -> bool:
         return now - self.at <= AGE_LIMIT_SECONDS
@@ -99,24 +117,26 @@ def begun(seconds: float, k: float, rows: int, now: float) -> Plane:
     )  # fmt: skip
 
 
-def learned(plane: Plane | None, seconds: float, k: float, rows: int, now: float) -> Plane:
-    """The plane after a sample of `seconds` for K = `k` in a step of `rows` sessions."""
+def learned(plane: Plane | None, seconds: float, k: float, rows: int, now: float, *, samples: int = 1) -> Plane:
+    """The plane after a sample of `seconds` for K = `k` in a step of `rows` sessions; after so many, of which that is
+    the mean."""
     if plane is None:
         return begun(seconds, k, rows, now)
     c, sk, sb, p00, p01, p02, p11, p12, p22, at = plane
-    x, elapsed = rows - 1, max(now - at, 0.0)
+    x, elapsed = rows - 1, now - at if now > at else 0.0
     scale = max(c + sk * k + sb * x, seconds / OUTLIER_FACTOR, 1e-9) ** 2
-    p00 += scale * (WALK_PER_SAMPLE**2 + WALK_PER_SECOND**2 * elapsed)
-    p11 += scale * SLOPE_WALK**2
-    p22 += scale * min(SLOPE_WALK, WALK_PER_SAMPLE / max(x, 1)) ** 2  # in a large batch a slope moves the cost by more
+    walk = WALK_PER_SAMPLE / x if x > MANY else SLOPE_WALK
+    p00 += scale * (WALK_PER_SAMPLE**2 * samples + WALK_PER_SECOND**2 * elapsed)
+    p11 += scale * SLOPE_WALK**2 * samples
+    p22 += scale * walk * walk * samples
     u, v, w = p00 + p01 * k + p02 * x, p01 + p11 * k + p12 * x, p02 + p12 * k + p22 * x
-    total = u + v * k + w * x + scale * NOISE**2
+    total = u + v * k + w * x + scale * NOISE**2 / samples
     miss = (seconds - c - sk * k - sb * x) / total
     return Plane(
         c + u * miss, sk + v * miss, sb + w * miss,
         p00 - u * u / total, p01 - u * v / total, p02 - u * w / total,
         p11 - v * v / total, p12 - v * w / total, p22 - w * w / total,
-        max(at, now),
+        at + elapsed,
     )  # fmt: skip
 
 
@@ -131,6 +151,8 @@ class Model(NamedTuple):
     plain_token: float | None
     plain_doubt: float = 0.0
     """How far off t_b may be: a standard deviation, as a share of it."""
+    strangeness: float = 0.0
+    """Likewise v(B, 0), as far as proposals were verified at other batches."""
 
     @property
     def per_token(self) -> float:
@@ -146,9 +168,42 @@ class Model(NamedTuple):
         return max(self.fixed + k * self.per_token, 1e-9)
 
 
-@dataclass(frozen=True, slots=True)
+class Seen(NamedTuple):
+    """A round, and when it ended."""
+
+    round: Round
+    now: float
+    warm: bool = True
+    """Whether its session's draft had nothing to catch up with."""
+    waited: bool = False
+    """Whether it may have waited for the step under way: if it is plain, it bounds t_b from above."""
+
+    @property
+    def tells_costs(self) -> bool:
+        """A prompt, or what a draft had missed, is not the cost of going on; and all its seconds must be possible."""
+        round = self.round
+        return (
+            (self.warm or not round.proposed)
+            and not round.prefill
+            and 0 <= round.seconds < inf
+            and 0 <= round.verify_seconds < inf
+            and 0 <= round.forward_seconds < inf
+            and 0 <= round.draft_seconds < inf
+            and 0 <= round.drafting_seconds < inf
+        )
+
+    @property
+    def circumstances(self) -> tuple[int, bool, int, int, int, int]:
+        """Rounds alike in these differ by chance."""
+        round = self.round
+        if not round.proposed:
+            return 0, self.waited, round.rows, 0, round.beside, 0
+        return round.proposed, _was_prepared(round), round.rows, round.draft_rows, round.beside, round.unjudged
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Costs:
-    """What is known of a pair's costs: absent where nothing was measured."""
+    """What is known of a pair's costs: absent where nothing was measured. Two are equal only if they are the same."""
 
     draft_token: Plane | None = None
     """t_d(B), the draft's own seconds per proposed token."""
@@ -167,38 +222,43 @@ class Costs:
 
     def model(self, now: float, *, rows: int = 1, draft_rows: int = 1) -> Model | None:
         """At a batch of `rows` sessions in the target and `draft_rows` in the draft; None: not known."""
-        draft, forward, plain = self.draft_token, self.forward, self.plain
-        if draft is None or forward is None or not (draft.fresh(now) and forward.fresh(now)):
-            return None
-        fixed = (max(self.overhead.level, 0.0) if self.overhead else 0.0) + forward.seconds(0, rows)
-        draft_token, verify_token = draft.seconds(0, draft_rows), max(forward.per_token, 0.0)
-        if plain is None or not plain.fresh(now):
-            return Model(fixed, draft_token, verify_token, None)
-        return Model(fixed, draft_token, verify_token, plain.seconds(0, rows), plain.doubt(rows, now))
+        return _model(self, now, rows, draft_rows)
 
-    def learned(self, round: Round, now: float, *, waited: bool = False) -> "Costs":
-        """After one more round of a session that had nothing to catch up with. A plain one that may have `waited` for
-        the step under way bounds t_b from above."""
-        if not _sensible(round):
-            return self
-        if round.proposed == 0:
-            return self._plain_learned(round, now, waited=waited)
-        if not self._unlike(round):
-            return self._followed(round, now)
-        return self.loosened()._followed(round, now) if self.doubted else replace(self, doubted=True)
+    def followed(self, rounds: Iterable[Seen]) -> "Costs":
+        """After some more rounds, one after another; those that are alike are one sample."""
+        costs = self
+        for _, group in groupby(filter(_tells, rounds), key=_circumstances):
+            alike = list(group)
+            unlike = costs._is_any_unlike(alike)
+            if len(alike) == 1 or not (unlike or alike[0].waited):
+                costs = costs._told(alike, is_unlike=unlike)
+            else:
+                for seen in alike:
+                    costs = costs._told([seen], is_unlike=costs._is_any_unlike([seen]))
+        return costs
 
-    def _plain_learned(self, round: Round, now: float, *, waited: bool) -> "Costs":
+    def _told(self, alike: Sequence[Seen], *, is_unlike: bool) -> "Costs":
+        if not alike[0].round.proposed:
+            return self._plain_learned(alike, is_unlike=is_unlike)
+        if not is_unlike:
+            return self._after(alike)
+        return self.loosened()._after(alike) if self.doubted else replace(self, doubted=True)
+
+    def _plain_learned(self, alike: Sequence[Seen], *, is_unlike: bool) -> "Costs":
+        round, now, _, waited = alike[-1]
+        seconds = sum([seen.round.seconds for seen in alike]) / len(alike)
         since = None if not round.beside else now if self.company_since is None else min(self.company_since, now)
         bounds = waited or (since is not None and now - since < COMPANY_SECONDS)
         here = self if since == self.company_since else replace(self, company_since=since)
         if bounds and self.plain is None:
-            return here if round.beside else replace(here, plain=begun(round.seconds, 0, round.rows, now).loosened())
-        if bounds and self.plain is not None and round.seconds > self.plain.seconds(0, round.rows):
+            return here if round.beside else replace(here, plain=begun(seconds, 0, round.rows, now).loosened())
+        if bounds and self.plain is not None and seconds > self.plain.seconds(0, round.rows):
             return here
-        if here._unlike(round) and not here.plain_doubted:
+        if is_unlike and not here.plain_doubted:
             return replace(here, plain_doubted=True)
-        known = here.loosened() if here._unlike(round) else here
-        return replace(known, plain=learned(known.plain, round.seconds, 0, round.rows, now), plain_doubted=False)
+        known = here.loosened() if is_unlike else here
+        plain = learned(known.plain, seconds, 0, round.rows, now, samples=len(alike))
+        return replace(known, plain=plain, plain_doubted=False)
 
     def loosened(self) -> "Costs":
         """The same, which the next few rounds can change: before a look at what may be otherwise by now."""
@@ -211,34 +271,64 @@ class Costs:
             doubted=True,
         )
 
-    def _followed(self, round: Round, now: float) -> "Costs":
-        k, rows = round.proposed, round.rows
-        forward_seconds = round.forward_seconds or round.verify_seconds
-        drafting_seconds = round.drafting_seconds or round.draft_seconds
-        overhead_seconds = max(round.seconds - drafting_seconds - forward_seconds, 0.0)
-        drafted = learned(self.draft_token, drafting_seconds / k, 0, round.draft_rows, now)
+    def _after(self, alike: Sequence[Seen]) -> "Costs":
+        """After proposals in the same circumstances."""
+        rounds, now, samples = [seen.round for seen in alike], alike[-1].now, len(alike)
+        last, k = rounds[-1], sum([round.proposed for round in rounds]) / samples
+        forward = sum([round.forward_seconds or round.verify_seconds for round in rounds]) / samples
+        drafting = sum([round.drafting_seconds or round.draft_seconds for round in rounds]) / samples
+        overhead = max(sum([round.seconds for round in rounds]) / samples - drafting - forward, 0.0)
+        judged = sum(map(_guesses, rounds)) / samples
+        draft_token = self.draft_token
+        if not _was_prepared(last):
+            draft_token = learned(draft_token, drafting / k, 0, last.draft_rows, now, samples=samples)
         return Costs(
-            draft_token=self.draft_token if _was_prepared(round) else drafted,
-            forward=learned(self.forward, forward_seconds, _guesses(round), rows, now),
-            overhead=learned(self.overhead, overhead_seconds, 0, 1, now),
-            plain=self.plain,
+            draft_token,
+            learned(self.forward, forward, judged, last.rows, now, samples=samples),
+            learned(self.overhead, overhead, 0, 1, now, samples=samples),
+            self.plain,
             plain_doubted=self.plain_doubted,
             company_since=self.company_since,
         )
 
-    def _unlike(self, round: Round) -> bool:
-        """Whether the round took another order of time than was predicted."""
-        predicted = self._predicted(round)
-        return predicted is not None and not (predicted / OUTLIER_FACTOR <= round.seconds <= predicted * OUTLIER_FACTOR)
-
-    def _predicted(self, round: Round) -> float | None:
-        if round.proposed == 0:
-            return None if self.plain is None else self.plain.seconds(0, round.rows)
+    def _is_any_unlike(self, alike: Sequence[Seen]) -> bool:
+        """Whether one of these rounds took another order of time than was predicted."""
+        first = alike[0].round
+        if not first.proposed:
+            usual = None if self.plain is None else self.plain.seconds(0, first.rows)
+            return usual is not None and any(not _is_near(seen.round.seconds, usual) for seen in alike)
         if self.draft_token is None or self.forward is None or self.overhead is None:
-            return None
-        drafted = 0 if _was_prepared(round) else round.proposed
-        drafting = drafted * self.draft_token.seconds(0, round.draft_rows)
-        return max(self.overhead.level, 0.0) + self.forward.seconds(_guesses(round), round.rows) + drafting
+            return False
+        fixed = max(self.overhead.level, 0.0) + self.forward.seconds(0, first.rows)
+        guess = max(self.forward.per_token, 0.0)
+        draft = 0.0 if _was_prepared(first) else self.draft_token.seconds(0, first.draft_rows)
+        for seen in alike:
+            round = seen.round
+            if not _is_near(round.seconds, fixed + guess * _guesses(round) + draft * round.proposed):
+                return True
+        return False
+
+
+UNMEASURED: Final = Costs()
+_tells, _circumstances = attrgetter("tells_costs"), attrgetter("circumstances")
+
+
+@lru_cache(maxsize=64)
+def _model(costs: Costs, now: float, rows: int, draft_rows: int) -> Model | None:
+    """Asked again by who explains a choice, or prices a guess."""
+    draft, forward, plain = costs.draft_token, costs.forward, costs.plain
+    if draft is None or forward is None or not (draft.fresh(now) and forward.fresh(now)):
+        return None
+    fixed = (max(costs.overhead.level, 0.0) if costs.overhead else 0.0) + forward.seconds(0, rows)
+    draft_token, verify_token = draft.seconds(0, draft_rows), max(forward.per_token, 0.0)
+    if plain is None or not plain.fresh(now):
+        return Model(fixed, draft_token, verify_token, None)
+    doubts = plain.doubt(rows, now), forward.strangeness(rows)
+    return Model(fixed, draft_token, verify_token, plain.seconds(0, rows), *doubts)
+
+
+def _is_near(seconds: float, usual: float) -> bool:
+    return usual / OUTLIER_FACTOR <= seconds <= usual * OUTLIER_FACTOR
 
 
 def _guesses(round: Round) -> float:
@@ -249,9 +339,3 @@ def _guesses(round: Round) -> float:
 def _was_prepared(round: Round) -> bool:
     """Whether its proposal was drafted while the round before was verified: it tells nothing of drafting on demand."""
     return round.ahead is not None and round.ahead.hit
-
-
-def _sensible(round: Round) -> bool:
-    """Whether all its seconds can have passed."""
-    verifying, drafting = (round.forward_seconds, round.verify_seconds), (round.drafting_seconds, round.draft_seconds)
-    return min(round.seconds, *verifying, *drafting) >= 0 and isfinite(round.seconds + sum(verifying) + sum(drafting))

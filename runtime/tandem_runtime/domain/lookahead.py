@@ -20,7 +20,8 @@ What is not known is looked at, for a price that is bounded:
 - Nothing is proposed, since it does not pay. Acceptance stays known where a draft scores what the target says (`hear`).
   Costs, and acceptance where nobody scores, may have become better: a probe proposes a few tokens. It comes after 8
   plain rounds of each session that shares a step, as all wait for its guesses, then after twice as many each time up to
-  128, then so seldom that what it is believed to lose is 0.4 % of what plain decoding takes meanwhile. None comes where
+  128, then so seldom that what it is believed to lose is 0.4 % of what plain decoding takes meanwhile. Where a draft
+  scores, only costs are looked at: late from the first, in a session whose draft has read along. None comes where
   proposals would lose even if they were verified at a plain token's cost and drafted at half of theirs.
 
 A session is *warm* when its draft has read all that was emitted: its last round proposed something, or its draft is
@@ -29,7 +30,8 @@ proposed. A run's first token waits for the step under way, and only bounds what
 of going on, it would make proposals seem to pay wherever several sessions share a target.
 """
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import ceil
 from typing import Final
@@ -37,13 +39,14 @@ from typing import Final
 from tandem_runtime.domain.acceptance import ALIKE, UNKNOWN, Acceptance, Own
 from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.calibration import Calibration
-from tandem_runtime.domain.costs import Costs, Model
-from tandem_runtime.domain.tokens import Outlook, Round, Stop
+from tandem_runtime.domain.costs import UNMEASURED, Costs, Model, Seen
+from tandem_runtime.domain.price import FREE, judged_alone
+from tandem_runtime.domain.tokens import Outlook, Stop
 
 HYSTERESIS: Final = 0.01
 """Another K must be better by this share, so that noise does not move K."""
 RETURN: Final = 0.05
-"""To propose again, a round must be worth so much more than to go on proposing."""
+"""To propose again, a round must be worth so much more than to go on proposing, and more where the batch is strange."""
 PROBE_TOKENS: Final = 1
 PROBE_ROUNDS: Final = 2
 """The first round of a probe makes the draft read what it has missed, so only the one after it tells what one costs."""
@@ -141,8 +144,8 @@ class View:
     warm: bool = False
     starts: bool = True
     """Whether it is the one that proposes while no cost of proposals is known."""
-    chosen: bool = False
-    """Whether the round was chosen, and is not one more token of a run."""
+    price: float = FREE
+    """The survival below which its target leaves guesses out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,7 @@ class Belief:
     not pay."""
 
     acceptance: Acceptance = UNKNOWN
-    costs: Costs = field(default_factory=Costs)
+    costs: Costs = UNMEASURED
     k: int | None = None
     plain_rounds: int = 0
     """Rounds without a proposal since the last probe."""
@@ -164,10 +167,11 @@ class Belief:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What K tokens per round would bring: `speed_up` over plain decoding."""
+    """What K tokens per round would bring: `speed_up` over plain decoding, give or take a share of `doubt`."""
 
     k: int
     speed_up: float
+    doubt: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +196,7 @@ class Why:
     @property
     def predictions(self) -> tuple[Prediction, ...]:
         """S(K) for K = 1, ..., the most that may be proposed; empty where no cost is known."""
-        costs, survivals = self.costs, self.survivals
+        costs, survivals = self.costs, judged_alone(self.survivals, self.view.price)
         if costs is None:
             return ()
         return tuple(Prediction(k, _speed_up(costs, survivals, k)) for k in range(1, self.bounds.maximum + 1))
@@ -218,7 +222,7 @@ def choose(belief: Belief, bounds: Bounds, now: float, view: View) -> tuple[Choi
     if bounds.maximum <= 0:
         return Choice(0, (), Why(Rule.WITHHELD, belief, bounds, view, now)), belief
     survivals = belief.acceptance.survivals(bounds.maximum, view.own)
-    k, rule, remembered = _settle(belief, bounds, now, view, survivals)
+    k, rule, remembered = _settle(belief, bounds, now, view, judged_alone(survivals, view.price))
     plain_tokens = MEASURED_TOKENS if rule is Rule.MEASURING else None
     return Choice(k, survivals[:k], Why(rule, belief, bounds, view, now), plain_tokens), remembered
 
@@ -231,21 +235,22 @@ def ending_early(choice: Choice, calibration: Calibration) -> Choice:
     if costs is None:
         return replace(choice, stop=calibration.stop(0.0))
     share = costs.per_token * (1 + sum(choice.survivals)) / costs.cost(choice.k)
-    stop = calibration.stop(share, level=choice.survivals[0])
+    stop = calibration.stop(max(share, why.view.price), level=choice.survivals[0])
     if not calibration.is_known or why.rule not in (Rule.PAYS, Rule.ALWAYS):
         return replace(choice, stop=stop)
     return Choice(why.bounds.maximum, why.survivals, why, stop=stop)
 
 
-def learn(belief: Belief, round: Round, now: float, view: View) -> tuple[Belief, Own]:
-    """The belief after one more round of a session, and what its own record is then. What is not the cost of going on
-    (a prompt, or what the draft of a session that was not warm had missed) teaches acceptance alone."""
-    acceptance, own = belief.acceptance.observed(round.evidence, view.own)
-    caught_up = (view.warm or not round.proposed) and not round.prefill
-    costs = belief.costs.learned(round, now, waited=view.chosen) if caught_up else belief.costs
-    plain_rounds = belief.plain_rounds + (1 if round.proposed == 0 else 0)
+def learn(belief: Belief, sessions: Sequence[tuple[Own, Sequence[Seen]]]) -> tuple[Belief, list[Own]]:
+    """The belief after some more rounds of some sessions, each with its own record, and what the records are then. What
+    is not the cost of going on teaches acceptance alone."""
+    seen = [each for _, rounds in sessions for each in rounds]
+    judged = [(own, [each.round.evidence for each in rounds if each.round.proposed]) for own, rounds in sessions]
+    acceptance, owns = belief.acceptance.observed(judged)
+    plain_rounds = belief.plain_rounds + sum([not each.round.proposed for each in seen])
+    costs = belief.costs.followed(seen)
     learnt = Belief(acceptance, costs, belief.k, plain_rounds, belief.probe_left, belief.probe_after, belief.heard)
-    return learnt, own
+    return learnt, owns
 
 
 def unanswered(belief: Belief) -> Belief:
@@ -268,7 +273,8 @@ def predict(belief: Belief, bounds: Bounds, now: float, view: View = View()) -> 
     costs = belief.costs.model(now, rows=view.batch.rows, draft_rows=view.batch.draft_rows)
     if costs is None:
         return None
-    return best(costs, belief.acceptance.survivals(bounds.maximum, view.own), bounds, _last(belief, view))
+    survivals = judged_alone(belief.acceptance.survivals(bounds.maximum, view.own), view.price)
+    return best(costs, survivals, bounds, _last(belief, view))
 
 
 def _last(belief: Belief, view: View) -> int | None:
@@ -314,8 +320,8 @@ def best(costs: Model, survivals: tuple[float, ...], bounds: Bounds, last: int |
     if last is not None and last != k and least <= last <= most:
         as_before = _speed_up(costs, survivals, last)
         if speed_up <= as_before * (1 + HYSTERESIS):
-            return Prediction(last, as_before)
-    return Prediction(k, speed_up)
+            return Prediction(last, as_before, costs.strangeness)
+    return Prediction(k, speed_up, costs.strangeness)
 
 
 def _speed_up(costs: Model, survivals: tuple[float, ...], k: int) -> float:
@@ -323,7 +329,7 @@ def _speed_up(costs: Model, survivals: tuple[float, ...], k: int) -> float:
 
 
 def pays(found: Prediction, bounds: Bounds, last: int | None) -> bool:
-    margin = RETURN if last == 0 else 0.0
+    margin = RETURN + found.doubt if last == 0 else 0.0
     return found.speed_up > 1 + bounds.min_gain + margin
 
 
@@ -346,18 +352,20 @@ def _probe(
     k = min(max(bounds.minimum, PROBE_TOKENS), bounds.maximum)
     if view.warm and belief.probe_left:
         return k, replace(belief, probe_left=belief.probe_left - 1)
-    if belief.plain_rounds < belief.probe_after * view.batch.rows:
+    is_heard = belief.heard >= HEARD_TOKENS
+    after = max(belief.probe_after, PROBE_DOUBLES_UP_TO) if is_heard else belief.probe_after
+    if belief.plain_rounds < after * view.batch.rows or (is_heard and not view.warm):
         return 0, belief
-    later = 2 * belief.probe_after
+    rounds, later = 1 if view.warm else PROBE_ROUNDS, 2 * after
     if later > PROBE_DOUBLES_UP_TO:
         lost = costs.cost(k) / max(costs.baseline, 1e-9) - 1 - sum(survivals[:k])
-        later = max(PROBE_DOUBLES_UP_TO, ceil(PROBE_ROUNDS * lost / PROBE_LOSS))
+        later = max(PROBE_DOUBLES_UP_TO, ceil(rounds * lost / PROBE_LOSS))
     begun = replace(belief, plain_rounds=0, probe_after=later, heard=0)
     if not _may_pay(belief, bounds, costs, survivals):
         return 0, begun
-    acceptance = belief.acceptance if belief.heard >= HEARD_TOKENS else belief.acceptance.loosened()
+    acceptance = belief.acceptance if is_heard else belief.acceptance.loosened()
     loosened = replace(begun, acceptance=acceptance, costs=belief.costs.loosened())
-    return k, replace(loosened, probe_left=PROBE_ROUNDS - 1)
+    return k, replace(loosened, probe_left=rounds - 1)
 
 
 def _may_pay(belief: Belief, bounds: Bounds, costs: Model, survivals: tuple[float, ...]) -> bool:

@@ -9,7 +9,7 @@ was not seen before begins with what is known of another of its pair and drafter
 loosely held. A session begins with its segment's belief, and what it does differently is its own (`acceptance.Own`).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -79,4 +79,4 @@ class Segments:
         if not others:
             return Belief()
         nearest = others[0][1].belief
-        return Belief(replace(nearest.acceptance.loosened(), rounds=0), nearest.costs)
+        return Belief(nearest.acceptance.loosened(), nearest.costs)
