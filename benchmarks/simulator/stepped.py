@@ -173,7 +173,7 @@ class FarDraft:
         await asyncio.sleep(self.hop_seconds)
         return proposal
 
-    async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
+    async def score(self, request: ScoreTokens) -> tuple[bool, ...] | None:
         return await self.engine.score(request)
 
     async def close(self, session: SessionId) -> None:

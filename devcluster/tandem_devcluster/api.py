@@ -38,9 +38,9 @@ class Api:
     Methods raise `ApiError` for an error status and `aiohttp.ClientError` or `TimeoutError` when there is no answer.
     """
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, *, request_seconds: float = _REQUEST_SECONDS) -> None:
         connector = aiohttp.TCPConnector(ssl=access.tls, limit=0)
-        timeout = aiohttp.ClientTimeout(total=_REQUEST_SECONDS)
+        timeout = aiohttp.ClientTimeout(total=request_seconds)
         self._session = aiohttp.ClientSession(access.server, connector=connector, timeout=timeout)
 
     async def __aenter__(self) -> Self:

@@ -3,10 +3,19 @@
 Refuses to know what looking does. Only `on.event` handlers are used: they keep no state on objects, write no annotation
 and set no finalizer, so a missed or failed one costs a resync, never an object. Change handlers, timers and daemons are
 left alone on purpose: one refused status patch can end a timer for good and can lose a status.
+
+kopf takes a refused token, or an error event in a watch, for the end of everything, and then does not always end: tasks
+of its that wait for a new log-in are never woken. So it has a thread and a loop of its own, which may be left behind,
+and another one begins; looks go on meanwhile, and every object that the next one lists is looked at.
 """
 
+import asyncio
+import contextlib
+import logging
+import threading
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from typing import Any
 
 import kopf
@@ -15,6 +24,10 @@ from tandem_operator.domain.observed import LABEL_DEPLOYMENT
 from tandem_operator.ports import Key
 
 REQUEST_SECONDS = 30.0
+AGAIN_SECONDS = 2.0
+"""Between watches that failed and the next ones."""
+ENDING_SECONDS = 10.0
+"""For kopf to end in, once it has begun to; it gives its own tasks six."""
 CHILD_KINDS = (
     ("apps", "v1", "deployments"),
     ("apps", "v1", "controllerrevisions"),
@@ -23,6 +36,8 @@ CHILD_KINDS = (
     ("", "v1", "services"),
 )
 
+
+log = logging.getLogger(__name__)
 
 Wake = Callable[[Key], Awaitable[None]]
 
@@ -64,3 +79,95 @@ def narrow_watches(settings: kopf.OperatorSettings, namespaces: tuple[str, ...])
         settings.watching.label_selectors[group, version, plural] = LABEL_DEPLOYMENT
     settings.posting.enabled = False
     settings.networking.request_timeout = REQUEST_SECONDS
+
+
+async def keep_watching(calls: Calls, namespaces: tuple[str, ...], stop: asyncio.Event) -> None:
+    """Watch until `stop` is set; whatever ends the watches before is a line in the log, and they begin anew."""
+    looks = asyncio.get_running_loop()
+
+    async def wake(key: Key) -> None:
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(calls.wake(key), looks))
+
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        while not stop.is_set():
+            watches = Watches(replace(calls, wake=wake), namespaces)
+            over = asyncio.ensure_future(asyncio.wrap_future(watches.over))
+            try:
+                await asyncio.wait({over, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                watches.leave()
+            if stop.is_set():
+                await asyncio.wait({over}, timeout=ENDING_SECONDS)
+                over.cancel()
+                return
+            error = over.exception()
+            log.warning("watches ended, and begin anew error=%s: %s", type(error).__name__, error)
+            await asyncio.wait({stopping}, timeout=AGAIN_SECONDS)
+    finally:
+        stopping.cancel()
+
+
+class WatchesEnded(Exception):
+    """kopf has ended by itself, or began to and did not come to an end."""
+
+
+class Watches:
+    """One kopf, its own posting, peering and persistence switched off; it runs at once. `over` gets what ended it."""
+
+    def __init__(self, calls: Calls, namespaces: tuple[str, ...]) -> None:
+        self.over: Future[None] = Future()
+        self._calls = calls
+        self._namespaces = namespaces
+        self._loop = asyncio.new_event_loop()
+        self._leaving, self._ending = asyncio.Event(), asyncio.Event()
+        threading.Thread(target=self._main, name="watches", daemon=True).start()
+
+    def leave(self) -> None:
+        """From any thread; `over` tells when it has been done."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: there is nothing left to leave
+            self._loop.call_soon_threadsafe(self._leaving.set)
+
+    def _main(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            try:
+                runner.run(self._watch())
+            except Exception as error:
+                self.over.set_exception(error)
+            else:
+                self.over.set_result(None)
+
+    async def _watch(self) -> None:
+        """Raises what kopf failed with, and WatchesEnded."""
+        self._loop.set_exception_handler(_tell_in_one_line)
+        ending = asyncio.create_task(self._ending.wait())
+        running = asyncio.create_task(self._run_kopf())
+        await asyncio.wait({running, ending}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({running}, timeout=ENDING_SECONDS)
+        if not running.done():
+            raise WatchesEnded("kopf failed, and its tasks do not end")
+        await running
+        if not self._leaving.is_set():
+            raise WatchesEnded("kopf ended by itself")
+
+    async def _run_kopf(self) -> None:
+        registry, options = kopf.OperatorRegistry(), kopf.OperatorSettings()
+        register(registry, self._calls)
+        narrow_watches(options, self._namespaces)
+
+        @kopf.on.cleanup(registry=registry)
+        async def clean_up(**_: Any) -> None:
+            self._ending.set()
+
+        await kopf.operator(
+            registry=registry,
+            settings=options,
+            standalone=True,
+            clusterwide=not self._namespaces,
+            namespaces=self._namespaces,
+            stop_flag=self._leaving,
+        )
+
+
+def _tell_in_one_line(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    log.warning("kopf: %s error=%r", context["message"], context.get("exception"))

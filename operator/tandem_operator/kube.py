@@ -89,13 +89,14 @@ def refusal(what: str, answer: Answer) -> ClusterError:
             return NotFound(what, message)
         case 409:
             return Conflict(what, message)
-        case 401 | 403:
+        case 403:
             return Forbidden(what, message)
         case 400 | 413 | 415 | 422:
             return Refused(what, message)
         case 500 if UNTYPED in message:
             return Refused(what, message)
         case _:
+            # Also 401: a token that has expired is replaced by itself, and no administrator can grant anything.
             return Unavailable(what, message, retry_after_seconds=answer.retry_after_seconds)
 
 

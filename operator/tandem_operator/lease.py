@@ -81,8 +81,13 @@ class Leadership:
 
     def held(self) -> bool:
         """The fence before every write."""
-        proved = self._proved_at
-        return proved is not None and self._clock.monotonic() - proved < self._terms.renew_deadline_seconds
+        return self._left_seconds() > 0
+
+    def _left_seconds(self) -> float:
+        """Until the renew deadline; 0 where nothing proves that we lead."""
+        if self._proved_at is None:
+            return 0.0
+        return max(0.0, self._proved_at + self._terms.renew_deadline_seconds - self._clock.monotonic())
 
     async def acquire(self) -> None:
         """Wait until the Lease is ours."""
@@ -93,7 +98,7 @@ class Leadership:
     async def keep(self, lost: Callable[[], None]) -> None:
         """Renew until cancelled; call `lost` at the renew deadline, or when somebody else holds the Lease."""
         while self.held():
-            await asyncio.sleep(self._terms.retry_seconds)
+            await asyncio.sleep(min(self._terms.retry_seconds, self._left_seconds()))
             await self.attempt()
         log.error("lease lost name=%s identity=%s", self._terms.name, self._terms.identity)
         lost()
@@ -113,10 +118,18 @@ class Leadership:
             log.warning("lease not released error=%s", error)
 
     async def attempt(self) -> bool:
-        """Take or renew once; False: somebody else has it, or the API did not answer."""
-        began = self._clock.monotonic()
+        """Take or renew once; False: somebody else has it, or the API did not answer.
+
+        One try gets half of the deadline, so that a single answer that never comes costs no leadership, and none goes
+        on past the deadline: `keep` ends then, whatever hangs.
+        """
+        began, half = self._clock.monotonic(), self._terms.renew_deadline_seconds / 2
         try:
-            ours = await self._take()
+            async with asyncio.timeout(min(half, self._left_seconds() or half)):
+                ours = await self._take()
+        except TimeoutError:
+            log.warning("lease not renewed error=no answer in time")
+            return False
         except ClusterError as error:
             log.warning("lease not renewed error=%s", error)
             return False

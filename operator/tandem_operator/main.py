@@ -3,6 +3,7 @@
 Refuses to know any rule. Nothing imports it.
 """
 
+import argparse
 import asyncio
 import contextlib
 import logging
@@ -10,9 +11,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import aiohttp
 import kopf
@@ -21,8 +24,9 @@ from prometheus_client import CollectorRegistry
 
 from tandem_operator.alerts import AlertSink, Endpoint, HttpThread, build_app
 from tandem_operator.domain.errors import ClusterError
+from tandem_operator.domain.record import RecordError
 from tandem_operator.events import EventRecorder
-from tandem_operator.handlers import Calls, Wake, narrow_watches, register
+from tandem_operator.handlers import Calls, keep_watching
 from tandem_operator.kube import connect, read_access
 from tandem_operator.lease import Fenced, Leadership, LeaseTerms
 from tandem_operator.metrics import LookMetrics
@@ -30,6 +34,7 @@ from tandem_operator.observe import Sources
 from tandem_operator.ports import Cluster, Key, Kind
 from tandem_operator.probes import Health
 from tandem_operator.reconcile import reconcile
+from tandem_operator.recorder import Recorder, tell_replay
 from tandem_operator.rights import LEASE_NAME, find_lacking
 from tandem_operator.settings import Settings, SettingsError, read_settings
 from tandem_operator.telemetry import PodTelemetry
@@ -51,8 +56,34 @@ class SystemClock:
         return time.monotonic()
 
 
-def main() -> int:
-    """The operator's process; returns its exit status."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit status. Without a word it is the operator's process."""
+    asked = _build_parser().parse_args(arguments)
+    return _serve() if asked.word is None else _replay(asked.file)
+
+
+def _build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tandem-operator", description="Serve SpeculativeDeployments.")
+    words = parser.add_subparsers(dest="word", metavar="WORD", help="without one: run the operator")
+    again = words.add_parser("replay", help="decide a recorded look anew; status 1 where the decision is another one")
+    again.add_argument("file", type=Path, metavar="FILE")
+    return parser
+
+
+def _replay(path: Path) -> int:
+    try:
+        told, same = tell_replay(path)
+    except OSError as error:
+        print(f"tandem-operator: {path} cannot be read: {error.strerror}", file=sys.stderr)
+        return 2
+    except RecordError as error:
+        print(f"tandem-operator: {path} is no recorded look of this version: {error}", file=sys.stderr)
+        return 2
+    print(told)
+    return 0 if same else 1
+
+
+def _serve() -> int:
     set_up_logging()
     try:
         settings = read_settings(os.environ)
@@ -68,9 +99,20 @@ def main() -> int:
 
 
 def set_up_logging() -> None:
-    """What the operator does, and of kopf only what went wrong: it would tell each event that it handed on."""
+    """What the operator does, and of kopf only what went wrong: it would tell each event that it handed on. One line
+    each; kopf would show a stack of its own for every answer of the API server that it did not expect."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)
+    # It has a thread of its own, and says each time that signals are then not its own.
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_without_stacks_of_kopf)
+
+
+def _without_stacks_of_kopf(record: logging.LogRecord) -> bool:
+    if record.name.startswith("kopf"):
+        record.exc_info = record.exc_text = None
+    return True
 
 
 class CannotServe(Exception):
@@ -175,6 +217,8 @@ async def _lead(
     recorder = EventRecorder(cluster, instance=settings.identity, registry=registry)
     async with aiohttp.ClientSession() as session:
         sources = Sources(cluster, PodTelemetry(session), health.clock, settings.terms)
+        if settings.record_folder is not None:
+            sources = replace(sources, keep=Recorder(settings.record_folder).keep)
 
         async def look(key: Key) -> float | None:
             return await reconcile(key, sources, recorder)
@@ -191,7 +235,7 @@ async def _lead(
         working = asyncio.create_task(worklist.run())
         working.add_done_callback(lambda _: stop.set())
         try:
-            await _watch(settings, wake, stop)
+            await keep_watching(Calls(_log_in, wake), settings.watch_namespaces, stop)
         finally:
             await _ended(working)
 
@@ -207,21 +251,6 @@ async def _until_served(settings: Settings, cluster: Cluster) -> None:
             await asyncio.sleep(SERVED_AGAIN_SECONDS)
         else:
             return
-
-
-async def _watch(settings: Settings, wake: Wake, stop: asyncio.Event) -> None:
-    """kopf, with its own posting, peering and persistence switched off."""
-    registry, options = kopf.OperatorRegistry(), kopf.OperatorSettings()
-    register(registry, Calls(_log_in, wake))
-    narrow_watches(options, settings.watch_namespaces)
-    await kopf.operator(
-        registry=registry,
-        settings=options,
-        standalone=True,
-        clusterwide=not settings.watch_namespaces,
-        namespaces=settings.watch_namespaces,
-        stop_flag=stop,
-    )
 
 
 async def _log_in() -> kopf.ConnectionInfo:

@@ -6,7 +6,7 @@ Refuses to know what follows from it; it only reads. What may not be read, or do
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -72,13 +72,14 @@ class ScrapeHistory:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where a look comes from, and the settings that decisions rest on."""
+    """Where a look comes from, and the settings that decisions rest on; `keep` gets each look, to record it."""
 
     cluster: Cluster
     telemetry: Telemetry
     clock: Clock
     terms: OperatorTerms
     history: ScrapeHistory = field(default_factory=ScrapeHistory)
+    keep: Callable[[Observed], None] = lambda _: None
 
 
 async def observe(resource: Json, sources: Sources, *, window: timedelta) -> Observed:

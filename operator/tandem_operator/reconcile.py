@@ -51,6 +51,7 @@ async def reconcile(key: Key, sources: Sources, observer: Observer) -> float | N
         return None
     target = Target(resource)
     seen = await observe(resource, sources, window=breaker_window(resource))
+    sources.keep(seen)
     decision, steps = planned(decide(seen), seen)
     outcome = await apply(steps, target, sources.cluster)
     try:

@@ -36,7 +36,8 @@ class Settings:
     """What an operator process is started with.
 
     `watch_namespaces` empty means all. `host` and `port` are where webhook, health and metrics listen; whoever posts an
-    alert shows `alert_token`. `identity` names this process in the Lease, which lies in `namespace`.
+    alert shows `alert_token`. `identity` names this process in the Lease, which lies in `namespace`. `record_folder` is
+    where looks are recorded; None records none.
     """
 
     namespace: str
@@ -44,6 +45,7 @@ class Settings:
     host: str
     port: int
     alert_token: str = field(repr=False)
+    record_folder: Path | None
     watch_namespaces: tuple[str, ...]
     terms: OperatorTerms
 
@@ -56,6 +58,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         host=environment.get("POD_IP") or EVERY_ADDRESS,
         port=_port(environment.get("TANDEM_PORT", "9090")),
         alert_token=_token(_demanded(environment, "TANDEM_ALERT_TOKEN_FILE")),
+        record_folder=Path(folder) if (folder := environment.get("TANDEM_RECORD_FOLDER")) else None,
         watch_namespaces=_names(environment.get("TANDEM_WATCH_NAMESPACES", "")),
         terms=OperatorTerms(
             runtime_image=_demanded(environment, "TANDEM_RUNTIME_IMAGE"),

@@ -6,20 +6,35 @@ Refuses to know how drafters guess, and to choose among them (`domain.drafting`)
 
 A session's lookups are asked in every round, the model when the round is its own: it is opened then, and reads in one
 pass what others had proposed meanwhile. One that fails, in whatever way, is closed, and opened again with the output so
-far once its rest is over; the round goes on with nothing proposed. It does not go on with another's guess, as what a
-model says may have depended on what it drew, and then the law of the answer would (rejection and block verification).
+far once its rest is over; the round ends with nothing proposed, so that no round waits for two that fail. Nor does it
+go on with another's guess, as what a model says may have depended on what it drew, and then the law of the answer would
+(rejection and block verification).
+
+One that has a long text to read, or a grammar to compile, is left at it when the wait is over: rounds go on without it,
+and it is asked again when it has done so. What it says then about the older round is not taken.
+
+Who closes does not wait for ever, and may be cancelled: every closing is a task of its own, and ends by itself.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar, assert_never
 
+from tandem_runtime.asking import in_time, proposed, scored
 from tandem_runtime.domain.drafting import NEWS_TOKENS, Drafting
-from tandem_runtime.domain.errors import DraftLost, TandemError, origin
-from tandem_runtime.domain.patience import LONGEST_WAIT_SECONDS, Patience
+from tandem_runtime.domain.errors import BadRequest, DraftForgot, DraftLost, TandemError, origin
+from tandem_runtime.domain.patience import (
+    LONG_READ_TOKENS,
+    LONGEST_READ_SECONDS,
+    LONGEST_WAIT_SECONDS,
+    Patience,
+    Trouble,
+    Whose,
+    trouble_of,
+)
 from tandem_runtime.domain.tokens import (
     Capabilities,
     Drafter,
@@ -42,14 +57,23 @@ INCARNATION = Incarnation("combined")
 log = logging.getLogger(__name__)
 
 
+class Reading(NamedTuple):
+    """What a drafter was asked at `since` and is left at; at its end stands what came of it."""
+
+    since: float
+    task: asyncio.Task[Proposal | TandemError]
+
+
 @dataclass(slots=True)
 class Member:
-    """One drafter of the session. `patience` is shared by all sessions that ask it; `max_length` is its own."""
+    """One drafter of the session. `patience` is shared by all sessions that ask it; the rest is its own."""
 
     drafter: Drafter
     engine: DraftEngine
     patience: Patience
     max_length: int
+    own: Patience = field(default_factory=Patience)
+    """What says nothing of the drafter and much of this session."""
     incarnation: Incarnation | None = None
     """Absent while the session is not open there."""
     heard: int = 0
@@ -57,13 +81,50 @@ class Member:
     closing: asyncio.Task[None] | None = None
     """Of the session that failed there."""
     unread: bool = True
-    """It has not proposed since it was opened."""
+    """It has not answered since it was opened."""
     touched: bool = False
     """It was asked to open the session, and may hold it whatever came of that."""
+    reading: Reading | None = None
+
+    def rests(self, now: float) -> bool:
+        """Whether this session is not to ask it now."""
+        reads = self.reading is not None and not self.reading.task.done()
+        return reads or self.patience.rests(now) or self.own.rests(now)
 
     def is_behind(self, offset: int) -> bool:
         """Whether it has more to read than a round or a run brings."""
         return self.unread or offset - self.heard > NEWS_TOKENS
+
+    def is_burdened(self, request: OpenSession, offset: int) -> bool:
+        """Whether what this session has it do before it can answer may take any time. Rules that go beyond sampling are
+        made ready where grammars are compiled, behind those of others."""
+        to_read = offset + len(request.prompt) if self.unread else offset - self.heard
+        return to_read > LONG_READ_TOKENS or (self.unread and not request.parameters.is_plain)
+
+    def answered(self, now: float, *, seconds: float, tokens: int, read: bool) -> None:
+        self.patience.answered(now, seconds=seconds, tokens=tokens, read=read)
+        self.own.answered(now)
+        self.unread = False
+
+    def failed(self, now: float, trouble: Trouble, *, asked_at: float) -> None:
+        match trouble.whose:
+            case Whose.DRAFTER:
+                self.patience.failed(now, asked_at=asked_at)
+            case Whose.SESSION:
+                self.own.failed(now, asked_at=asked_at, least_seconds=trouble.least_seconds)
+                self.patience.gave_up(now, asked_at=asked_at)
+            case _:
+                assert_never(trouble.whose)
+
+    def forget(self, session: SessionId) -> None:
+        """Have it let the session go. Nobody waits for that: it may hang."""
+        self.incarnation, self.unread = None, True
+        reading, self.reading = self.reading, None
+        if reading is not None:
+            reading.task.cancel()
+        if self.touched:
+            self.touched = False
+            self.closing = asyncio.create_task(_close(self.engine, session, after=reading))
 
 
 @dataclass(slots=True)
@@ -85,66 +146,81 @@ class CombinedDraft:
         """Asks nobody yet: a drafter that hangs would hold up those that do not."""
         self._request, self._output, self._offered = request, list(request.output), Proposal()
         for member in self.members:
-            if member.touched:
-                self._forget(member, request.session)
+            member.forget(request.session)
         return Opened(INCARNATION)
 
     async def propose(self, request: ProposeRound) -> Proposal:
-        """Raises DraftLost where the round does not continue what was heard."""
+        """Raises DraftForgot where the round does not continue what was heard."""
         began = self.clock.monotonic()
         self._commit(request.base, request.committed)
         guesses: dict[Drafter, Proposal] = {}
         for member in self.members:
-            if member.drafter is not Drafter.MODEL:
-                guesses[member.drafter] = await self._ask(member, request, self.drafting.k_of(member.drafter))
-        model = next((member for member in self.members if member.drafter is Drafter.MODEL), None)
-        able = model is not None and self._room(model) > 0 and not model.patience.rests(began)
-        turn = self.drafting.turn({drafter: guess.survivals for drafter, guess in guesses.items()}, able=able)
-        if turn is None:
-            return self._offer(Proposal(draft_seconds=self.clock.monotonic() - began))
-        if model is not None and turn.drafter is Drafter.MODEL:
-            return self._offer(await self._ask(model, request, min(turn.k, self._room(model))))
-        chosen = guesses[turn.drafter].first(turn.k)
-        return self._offer(replace(chosen, draft_seconds=self.clock.monotonic() - began))
+            if member.drafter is not Drafter.MODEL and not member.rests(began):
+                guess = await self._ask(member, request, self.drafting.k_of(member.drafter))
+                if guess is None:
+                    return self._offer(Proposal(draft_seconds=self.clock.monotonic() - began))
+                guesses[member.drafter] = guess
+        return self._offer(await self._best(request, guesses, began))
 
-    async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
-        """As the first member would have proposed. Raises DraftLost where it cannot say."""
+    async def _best(self, request: ProposeRound, guesses: Mapping[Drafter, Proposal], began: float) -> Proposal:
+        """A lookup's guess or the model's proposal; an empty one where nothing is worth a round, or the model fails."""
+        model = next((member for member in self.members if member.drafter is Drafter.MODEL), None)
+        able = model is not None and self._room(model) > 0 and not model.rests(began)
+        turn = self.drafting.turn({drafter: guess.survivals for drafter, guess in guesses.items()}, able=able)
+        proposal: Proposal | None = None
+        if turn is not None and turn.drafter is not Drafter.MODEL:
+            proposal = guesses[turn.drafter].first(turn.k)
+        elif turn is not None and model is not None:
+            proposal = await self._ask(model, request, min(turn.k, self._room(model)))
+            if proposal is not None:
+                return proposal
+        return replace(proposal or Proposal(), draft_seconds=self.clock.monotonic() - began)
+
+    async def score(self, request: ScoreTokens) -> tuple[bool, ...] | None:
+        """As the first member would have proposed. None while it is left alone, and where it fails."""
         member, asked_at = self.members[0], self.clock.monotonic()
         self._commit(request.base, ())
-        if member.patience.rests(asked_at):
-            raise DraftLost("it failed lately and is left alone for a while")
-        try:
-            bits = await _in_time(member.patience.ask(asked_at, 1, reads=True), self._scored(member, request))
-        except DraftLost:
-            member.patience.failed(self.clock.monotonic(), asked_at=asked_at)
-            self._forget(member, request.session)
-            raise
-        member.patience.answered(self.clock.monotonic(), seconds=0.0, tokens=0, read=True)
+        if member.rests(asked_at) or not await self._keeps_up(member, request):
+            return None
+        limit_seconds = member.patience.ask(asked_at, 1, reads=True)
+        bits = await self._answer(member, asked_at, _told(limit_seconds, self._scored(member, request)))
+        if bits is None:
+            return None
+        member.answered(self.clock.monotonic(), seconds=0.0, tokens=0, read=True)
         self._output += request.ids
         member.heard = len(self._output)
         return bits
 
-    async def _scored(self, member: Member, request: ScoreTokens) -> tuple[bool, ...]:
+    async def _keeps_up(self, member: Member, request: ScoreTokens) -> bool:
+        """Have it read what is long by a guess that nobody takes, and say whether it has."""
+        if not self._has_read(member):
+            return False
+        if not self._is_burdened(member):
+            return True
+        guess = await self._ask(member, ProposeRound(request.session, INCARNATION, request.base, (), 1), 1)
+        return guess is not None
+
+    async def _scored(self, member: Member, request: ScoreTokens) -> tuple[bool, ...] | None:
         """What it has not heard yet is scored along with it."""
         incarnation = await self._open(member)
         missed = tuple(self._output[member.heard :])
         asked = replace(request, incarnation=incarnation, base=member.heard, ids=(*missed, *request.ids))
-        bits = await member.engine.score(asked)
-        if len(bits) != len(asked.ids):
-            raise DraftLost(f"it scored {len(bits)} tokens where {len(asked.ids)} were asked for")
-        member.unread = False
-        return bits[len(missed) :]
+        bits = await scored(member.engine, asked)
+        return None if bits is None else bits[len(missed) :]
 
     async def close(self, session: SessionId) -> None:
-        opened = [member for member in self.members if member.touched]
+        """Returns when all have let it go. Who is cancelled meanwhile leaves them at it."""
+        for member in self.members:
+            member.forget(session)
         closing = [member.closing for member in self.members if member.closing is not None]
-        await asyncio.gather(*closing, *(_close(member, session) for member in opened))
+        if closing:
+            await asyncio.wait(closing)
 
     def _commit(self, base: int, committed: Sequence[TokenId]) -> None:
         """The output is what it was, with our last offer behind it, up to `base`, then `committed`."""
         heard, offered = len(self._output), self._offered.ids
         if self._request is None or not heard <= base <= heard + len(offered):
-            raise DraftLost(f"the round begins at offset {base}; this draft has heard of {heard} tokens")
+            raise DraftForgot(f"the round begins at offset {base}; this draft has heard of {heard} tokens")
         self._output += (*offered[: base - heard], *committed)
         self._offered = Proposal()
 
@@ -157,44 +233,94 @@ class CombinedDraft:
         prompt = 0 if self._request is None else len(self._request.prompt)
         return member.max_length - prompt - len(self._output)
 
-    async def _ask(self, member: Member, request: ProposeRound, k: int) -> Proposal:
-        """Its proposal, if it gives a good one in time; else an empty one, and it is left alone for a while."""
+    async def _ask(self, member: Member, request: ProposeRound, k: int) -> Proposal | None:
+        """Its proposal, if it gives a good one in time."""
         asked_at = self.clock.monotonic()
-        if member.patience.rests(asked_at):
-            return Proposal()
+        if not self._has_read(member):
+            return None
         reads = member.is_behind(len(self._output))
         limit_seconds = member.patience.ask(asked_at, k, reads=reads)
-        try:
-            proposal = await _in_time(limit_seconds, self._proposed(member, request, k))
-        except DraftLost as lost:
-            log.info("drafter %s failed and is left alone for a while: %s", member.drafter, origin(lost))
-            member.patience.failed(self.clock.monotonic(), asked_at=asked_at)
-            self._forget(member, request.session)
-            return Proposal()
-        now = self.clock.monotonic()
-        member.patience.answered(now, seconds=now - asked_at, tokens=len(proposal.ids), read=reads)
-        survivals = proposal.survivals or self.drafting.survivals_of(member.drafter, k)
-        prefill = member.unread and member.drafter is Drafter.MODEL
-        member.unread = False
+        answer = self._proposed(member, request, k)
+        told = self._read(member, limit_seconds, answer) if self._is_burdened(member) else _told(limit_seconds, answer)
+        proposal = await self._answer(member, asked_at, told)
+        if proposal is None:
+            return None
+        now, prefill = self.clock.monotonic(), member.unread and member.drafter is Drafter.MODEL
+        member.answered(now, seconds=now - asked_at, tokens=len(proposal.ids), read=reads)
+        survivals = proposal.survivals or (self.drafting.survivals_of(member.drafter, k) if proposal.ids else ())
         return replace(proposal, drafter=member.drafter, survivals=survivals, prefill=prefill)
 
+    async def _read(
+        self, member: Member, limit_seconds: float, answer: Coroutine[Any, Any, Proposal]
+    ) -> Proposal | TandemError | None:
+        """What it tells in time; None where it is left at it."""
+        task = asyncio.create_task(_told(LONGEST_READ_SECONDS, answer))
+        member.reading = Reading(self.clock.monotonic(), task)
+        await asyncio.wait((task,), timeout=limit_seconds)
+        if not task.done():
+            return None
+        member.reading = None
+        return task.result()
+
+    def _has_read(self, member: Member) -> bool:
+        """Whether it has done what it was left at, if anything."""
+        reading = member.reading
+        if reading is None or not reading.task.done():
+            return reading is None
+        member.reading = None
+        outcome = reading.task.result()
+        if isinstance(outcome, TandemError):
+            self._judge(member, outcome, asked_at=reading.since, burdened=True)
+            return False
+        member.unread = False
+        return True
+
+    async def _answer(
+        self, member: Member, asked_at: float, told: Awaitable[Answer | TandemError | None]
+    ) -> Answer | None:
+        """What it answers; None where it does not, and then it is judged for that unless it is left at it."""
+        outcome: Answer | TandemError | None = None
+        try:
+            outcome = await told
+        finally:
+            if outcome is None:  # or who asked is cancelled
+                member.patience.gave_up(self.clock.monotonic(), asked_at=asked_at)
+        if isinstance(outcome, TandemError):
+            self._judge(member, outcome, asked_at=asked_at, burdened=self._is_burdened(member))
+            return None
+        return outcome
+
+    def _judge(self, member: Member, error: TandemError, *, asked_at: float, burdened: bool) -> None:
+        """It failed, and is left alone for a while, by this session or by all."""
+        assert self._request is not None
+        trouble = trouble_of(error, burdened=burdened)
+        log.info("drafter %s failed: %s, a trouble of this %s", member.drafter, origin(error), trouble.whose)
+        member.failed(self.clock.monotonic(), trouble, asked_at=asked_at)
+        member.forget(self._request.session)
+
+    def _is_burdened(self, member: Member) -> bool:
+        assert self._request is not None
+        return member.is_burdened(self._request, len(self._output))
+
     async def _proposed(self, member: Member, request: ProposeRound, k: int) -> Proposal:
-        """Raises DraftLost or BadRequest where it is none that can be sent on."""
+        """Raises DraftLost where it is none that can be sent on."""
         incarnation = await self._open(member)
+        heard = len(self._output)
         told = tuple(self._output[member.heard :])
-        stop = self.drafting.stop_of(member.drafter)
-        asked = replace(request, incarnation=incarnation, base=member.heard, committed=told, k=k, stop=stop)
-        proposal = await member.engine.propose(asked)
-        member.heard = len(self._output)
-        if len(proposal.ids) > k:
-            raise DraftLost(f"it offered {len(proposal.ids)} tokens where {k} were asked for")
+        stop, outlook = self.drafting.stop_of(member.drafter), self.drafting.outlook_of(member.drafter, k)
+        asked = replace(request, incarnation=incarnation, base=member.heard, committed=told, k=k)
+        proposal = await proposed(member.engine, replace(asked, stop=stop, outlook=outlook))
+        member.heard = heard
         return self._admitted(proposal)
 
     def _admitted(self, proposal: Proposal) -> Proposal:
-        """As much of it as the target can know. Raises BadRequest where nobody can have drawn it."""
+        """As much of it as the target can know. Raises DraftLost where nobody can have drawn it."""
         assert self._request is not None
         known = admissible(proposal, vocab_size=self.vocab_size)
-        refuse_bad_proposal(known, self._request.verification, vocab_size=self.vocab_size)
+        try:
+            refuse_bad_proposal(known, self._request.verification, vocab_size=self.vocab_size)
+        except BadRequest as bad:
+            raise DraftLost(f"its proposal is none: {bad}") from bad
         return known
 
     async def _open(self, member: Member) -> Incarnation:
@@ -211,32 +337,17 @@ class CombinedDraft:
             member.incarnation, member.heard, member.unread = opened.incarnation, len(output), True
         return member.incarnation
 
-    def _forget(self, member: Member, session: SessionId) -> None:
-        """Have it let the session go. Nobody waits for that: it may hang."""
-        member.incarnation, member.touched = None, False
-        member.closing = asyncio.create_task(_close_after(member.closing, member, session))
 
-
-async def _close_after(before: asyncio.Task[None] | None, member: Member, session: SessionId) -> None:
-    if before is not None:
-        await before
-    await _close(member, session)
-
-
-async def _close(member: Member, session: SessionId) -> None:
-    with suppress(DraftLost):
-        await _in_time(LONGEST_WAIT_SECONDS, member.engine.close(session))
-
-
-async def _in_time(limit_seconds: float, answer: Awaitable[Answer]) -> Answer:
-    """The answer; whatever goes wrong with a drafter is DraftLost, since text goes on without it."""
+async def _told(limit_seconds: float, answer: Awaitable[Answer]) -> Answer | TandemError:
     try:
-        async with asyncio.timeout(limit_seconds):
-            return await answer
-    except TimeoutError as late:
-        raise DraftLost(f"no answer in {limit_seconds:.3g} s") from late
-    except TandemError as failed:
-        raise DraftLost(str(failed)) from failed
-    except Exception as fault:
-        log.error("a drafter failed: %s", origin(fault))  # a traceback may quote what was said
-        raise DraftLost("it failed") from fault
+        return await in_time(limit_seconds, answer)
+    except TandemError as error:
+        return error
+
+
+async def _close(engine: DraftEngine, session: SessionId, *, after: Reading | None) -> None:
+    """Its limit also keeps the task alive: of itself, a loop does not."""
+    if after is not None:
+        await asyncio.wait((after.task,))
+    with suppress(TandemError):
+        await in_time(LONGEST_WAIT_SECONDS, engine.close(session))

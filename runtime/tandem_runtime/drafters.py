@@ -14,7 +14,7 @@ from itertools import islice
 
 from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.blocks import root_key
-from tandem_runtime.domain.errors import DraftLost
+from tandem_runtime.domain.errors import DraftForgot
 from tandem_runtime.domain.suffix import EarlierOutputs, NGramText, SuffixText, Text
 from tandem_runtime.domain.tokens import (
     Capabilities,
@@ -52,7 +52,7 @@ class _Session:
         """The output is what it was, with our last guess behind it, up to `base`, then `ids`."""
         heard = len(self.output)
         if not heard <= base <= heard + len(self.guessed):
-            raise DraftLost(f"the round begins at offset {base}; this draft has heard of {heard} tokens")
+            raise DraftForgot(f"the round begins at offset {base}; this draft has heard of {heard} tokens")
         news = (*self.guessed[: base - heard], *ids)
         self.guessed = ()
         self.output += news
@@ -120,7 +120,7 @@ class LookupDraft:
 
     def _find(self, session: SessionId, incarnation: Incarnation) -> _Session:
         if incarnation != self._incarnation or session not in self._sessions:
-            raise DraftLost("the session is not known here; open it again with the output so far")
+            raise DraftForgot("the session is not known here; open it again with the output so far")
         return self._sessions[session]
 
     def _sayable(self, request: OpenSession, ids: Sequence[TokenId]) -> Iterator[TokenId]:

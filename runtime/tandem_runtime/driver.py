@@ -7,22 +7,26 @@ Refuses to know HTTP, gRPC, tensors and settings, and to decide anything: the se
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, assert_never
 
+from tandem_runtime.asking import in_time
 from tandem_runtime.domain.commands import Choose, Emit, Finish, OpenDraft, OpenTarget, Propose, Run, Spent, Verify
 from tandem_runtime.domain.drafting import Pricing
-from tandem_runtime.domain.errors import DraftLost, SessionLost, StaleOffset, TandemError, TargetLost
+from tandem_runtime.domain.errors import DraftLost, SessionLost, StaleOffset, TandemError, TargetLost, origin
 from tandem_runtime.domain.lookahead import Bounds
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.states import State
-from tandem_runtime.domain.tokens import RunRounds, Verdict
-from tandem_runtime.listening import Listener, draft_answer
+from tandem_runtime.domain.tokens import OpenSession, ProposeRound, RunRounds, Verdict
+from tandem_runtime.listening import Listener
 from tandem_runtime.ports import Clock, DraftEngine, Observer, TargetEngine
 
 _T = TypeVar("_T")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +138,30 @@ class _Executor:
         )
 
     async def carry_out(self, command: OpenTarget | OpenDraft | Propose | Verify | Run) -> None:
+        match command:
+            case OpenDraft() | Propose():
+                await self._ask_draft(command)
+            case OpenTarget() | Verify() | Run():
+                await self._ask_target(command)
+            case _:
+                assert_never(command)
+
+    async def _ask_draft(self, command: OpenDraft | Propose) -> None:
+        """Whatever goes wrong with a draft, text goes on without it."""
         try:
-            await self._do(command)
-        except DraftLost:
+            match command:
+                case OpenDraft(request):
+                    await self._open_draft(request)
+                case Propose(request):
+                    await self._propose(request)
+                case _:
+                    assert_never(command)
+        except TandemError:
             self._session.draft_lost()
+
+    async def _ask_target(self, command: OpenTarget | Verify | Run) -> None:
+        try:
+            await self._decode(command)
         except (TargetLost, StaleOffset) as lost:
             await self._end_run()
             self._session.target_lost(lost)
@@ -158,22 +182,25 @@ class _Executor:
         engines: list[TargetEngine | DraftEngine] = [*self._targets, *self._drafts]
         await asyncio.gather(*(self._close(engine) for engine in engines))
 
-    async def _do(self, command: OpenTarget | OpenDraft | Propose | Verify | Run) -> None:
+    async def _open_draft(self, request: OpenSession) -> None:
+        draft = self._drafter()
+        self._drafts = [draft]
+        self._session.draft_opened(await in_time(self._engines.deadlines.open_seconds, draft.open(request)))
+
+    async def _propose(self, request: ProposeRound) -> None:
+        began = self._clock.monotonic()
+        proposal = await in_time(self._engines.deadlines.propose_seconds, self._drafter().propose(request))
+        self._draft_seconds = self._clock.monotonic() - began
+        self._session.proposed(proposal)
+        if not proposal.ids:
+            self._lookahead.unanswered()
+
+    async def _decode(self, command: OpenTarget | Verify | Run) -> None:
         limits = self._engines.deadlines
         match command:
             case OpenTarget(request):
                 self._targets = _with(self._targets, self._engines.target)
                 self._session.opened(await _target(limits.open_seconds, self._engines.target.open(request)))
-            case OpenDraft(request):
-                self._drafts = [self._drafter()]
-                self._session.draft_opened(await draft_answer(limits.open_seconds, self._drafter().open(request)))
-            case Propose(request):
-                began = self._clock.monotonic()
-                proposal = await draft_answer(limits.propose_seconds, self._drafter().propose(request))
-                self._draft_seconds = self._clock.monotonic() - began
-                self._session.proposed(proposal)
-                if not proposal.ids:
-                    self._lookahead.unanswered()
             case Verify(request):
                 began = self._clock.monotonic()
                 verdict = await _target(limits.verify_seconds, self._engines.target.verify(request))
@@ -234,14 +261,20 @@ class _Executor:
     async def _end_run(self) -> None:
         run, self._run = self._run, None
         if run is not None and isinstance(run[1], AsyncGenerator):
-            with suppress(TandemError, TimeoutError):
-                async with asyncio.timeout(self._engines.deadlines.close_seconds):
-                    await run[1].aclose()
+            await self._let_go(run[1].aclose())
 
     async def _close(self, engine: TargetEngine | DraftEngine) -> None:
-        with suppress(TandemError, TimeoutError):
+        await self._let_go(engine.close(self._session.request.session))
+
+    async def _let_go(self, letting: Awaitable[None]) -> None:
+        """Whatever comes of that, what was said stands. An engine that is gone has let go already."""
+        try:
             async with asyncio.timeout(self._engines.deadlines.close_seconds):
-                await engine.close(self._session.request.session)
+                await letting
+        except (TandemError, TimeoutError):
+            return
+        except Exception as fault:
+            log.error("an engine failed to let a session go: %s", origin(fault))
 
 
 async def _target(limit_seconds: float, answer: Awaitable[_T]) -> _T:

@@ -6,34 +6,15 @@ some tokens; and the first proposal then finds a draft that has read nearly all.
 """
 
 import asyncio
-import logging
-from collections.abc import Awaitable
 from contextlib import suppress
-from typing import TypeVar, assert_never
+from typing import assert_never
 
+from tandem_runtime.asking import in_time, scored
 from tandem_runtime.domain.drafting import Pricing
-from tandem_runtime.domain.errors import DraftLost, TandemError, origin
+from tandem_runtime.domain.errors import TandemError
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.tokens import OpenSession, ScoreTokens
 from tandem_runtime.ports import DraftEngine
-
-_T = TypeVar("_T")
-
-log = logging.getLogger(__name__)
-
-
-async def draft_answer(limit_seconds: float, answer: Awaitable[_T]) -> _T:
-    """The draft's answer in time; whatever else goes wrong with a draft is DraftLost, since text goes on without it."""
-    try:
-        async with asyncio.timeout(limit_seconds):
-            return await answer
-    except TimeoutError as late:
-        raise DraftLost(f"the draft gave no answer in {limit_seconds} s") from late
-    except TandemError as failed:
-        raise DraftLost(str(failed)) from failed
-    except Exception as fault:
-        log.error("the draft failed: %s", origin(fault))  # a traceback may quote what was said
-        raise DraftLost("the draft failed") from fault
 
 
 class Listener:
@@ -76,13 +57,19 @@ class Listener:
         try:
             match asked:
                 case OpenSession():
-                    opened = await draft_answer(self._open_seconds, draft.open(asked))
-                    self._session.overheard(asked, opened)
+                    self._session.overheard(asked, await in_time(self._open_seconds, draft.open(asked)))
                 case ScoreTokens():
-                    bits = await draft_answer(self._score_seconds, draft.score(asked))
-                    self._session.overheard(asked)
-                    self._lookahead.hear(matched=sum(bits), examined=len(bits))
+                    self._heard(asked, await in_time(self._score_seconds, scored(draft, asked)))
                 case _:
                     assert_never(asked)
-        except DraftLost:
+        except TandemError:
             self._session.not_overheard()
+            self._lookahead.unheard()
+
+    def _heard(self, asked: ScoreTokens, bits: tuple[bool, ...] | None) -> None:
+        """A draft that is left alone is no lost one: what it has not heard now it hears later."""
+        if bits is None:
+            self._lookahead.unheard()
+        else:
+            self._session.overheard(asked)
+            self._lookahead.hear(matched=sum(bits), examined=len(bits))

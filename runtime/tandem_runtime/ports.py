@@ -56,7 +56,9 @@ class TargetEngine(Protocol):
 
 
 class DraftEngine(Protocol):
-    """Guesses what the target would say. Raises DraftLost and nothing else that a driver must tell apart."""
+    """Guesses what the target would say. Raises DraftLost where it is of no use to anyone now, DraftForgot where this
+    session has to be opened again, and BadRequest, Overloaded or NotANumber of this request. Text goes on whatever it
+    raises, but whose trouble it is decides who goes on without it, see `domain.patience`."""
 
     async def capabilities(self) -> Capabilities: ...
 
@@ -66,8 +68,9 @@ class DraftEngine(Protocol):
         """At most `k` tokens; fewer when the draft cannot go on (its context is full)."""
         ...
 
-    async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
-        """One bit per id: would the coupled draft have proposed it there? In one chunked pass."""
+    async def score(self, request: ScoreTokens) -> tuple[bool, ...] | None:
+        """One bit per id: would the coupled draft have proposed it there? In one chunked pass. None: it is not to be
+        asked now, and has heard of none of them."""
         ...
 
     async def close(self, session: SessionId) -> None: ...

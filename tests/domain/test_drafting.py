@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.drafting import (
     LOOK_AFTER_ROUNDS,
     SWITCH_GAIN,
@@ -197,3 +198,27 @@ def test_a_dear_round_is_left_out_where_the_last_ones_brought_more_for_their_tim
     asked = drafting.turn({SUFFIX: ()}, able=True)
     assert asked is not None
     assert asked.drafter is MODEL
+
+
+AHEAD = replace(BOUNDS, overlap=Overlap.ON)
+
+
+def test_only_the_model_drafts_ahead_and_by_its_own_outlook() -> None:
+    """Whoever has the greatest K: what a lookup is believed to bring says nothing of what the model will."""
+    beliefs = nothing_known()
+    taught(MODEL, acceptance=0.5, beliefs=beliefs)
+    taught(SUFFIX, acceptance=1.0, beliefs=beliefs)
+    drafting = Drafting((MODEL, SUFFIX), beliefs)
+    choice = drafting.choose(AHEAD, 8, 5.0, warm=True)
+    alone = Drafting((MODEL,), beliefs).choose(AHEAD, 8, 5.0, warm=True)
+    assert choice.k == drafting.k_of(SUFFIX) > drafting.k_of(MODEL) > 0
+    assert alone.outlook is not None
+    assert choice.outlook == drafting.outlook_of(MODEL, choice.k) == alone.outlook
+    assert drafting.outlook_of(MODEL, 1) == alone.outlook.first(1)
+    assert drafting.outlook_of(SUFFIX, choice.k) is None
+
+
+def test_a_lookup_proposes_no_more_where_models_draft_ahead() -> None:
+    drafting = taught(SUFFIX)
+    k = drafting.k_of(SUFFIX)
+    assert (drafting.choose(AHEAD, 8, 5.0, warm=True).k, k > 0) == (k, True)

@@ -373,6 +373,20 @@ def test_only_one_of_many_sessions_has_its_draft_listen_and_another_takes_over()
     assert second.listens is None
 
 
+def test_a_session_whose_draft_cannot_be_heard_lends_its_ear_to_another_until_it_chooses_again() -> None:
+    cell = Shared(belief(0.2, k=0))
+    first, second = cell.begin(), cell.begin()
+    for each in (first, second):
+        each.choose(WIDE, 16, 0.0, warm=False)
+    assert (first.listens, second.listens) == (LISTEN_TOKENS, None)
+    first.unheard()
+    assert (first.listens, second.listens) == (None, LISTEN_TOKENS)
+    first.choose(WIDE, 16, 0.0, warm=False)
+    assert (first.listens, second.listens) == (None, LISTEN_TOKENS)
+    second.unheard()
+    assert (first.listens, second.listens) == (LISTEN_TOKENS, None)
+
+
 @pytest.mark.parametrize(
     ("known", "bounds", "rule"),
     [

@@ -1,9 +1,26 @@
-"""How long a drafter is waited for, and how it rests after failures."""
+"""How long a drafter is waited for, whose trouble a failure is, and how it rests after failures."""
+
+from math import inf
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tandem_runtime.domain.errors import (
+    BadRequest,
+    Cancelled,
+    DraftForgot,
+    DraftLate,
+    DraftLost,
+    NotANumber,
+    NothingAdmitted,
+    OutOfOrder,
+    Overloaded,
+    SessionLost,
+    StaleOffset,
+    TandemError,
+    TargetLost,
+)
 from tandem_runtime.domain.patience import (
     FIRST_REST_SECONDS,
     FORGIVEN_AFTER,
@@ -12,9 +29,12 @@ from tandem_runtime.domain.patience import (
     SHORTEST_WAIT_SECONDS,
     Patience,
     Record,
+    Trouble,
+    Whose,
     answered,
     failed,
     rests,
+    trouble_of,
     wait_seconds,
 )
 
@@ -90,3 +110,62 @@ def test_a_drafter_that_fails_ever_again_ends_up_resting_for_a_minute(good: list
         record = failed(record, now, asked_at=now)
     assert record.rests_until == now + LONGEST_REST_SECONDS
     assert rests(record, now)
+
+
+@pytest.mark.parametrize(
+    ("error", "burdened", "trouble"),
+    [
+        (DraftLost("gone"), False, Trouble(Whose.DRAFTER, 1.0)),
+        (DraftLost("gone"), True, Trouble(Whose.DRAFTER, 1.0)),
+        (TargetLost("the link broke"), True, Trouble(Whose.DRAFTER, 1.0)),
+        (OutOfOrder("a bug"), True, Trouble(Whose.DRAFTER, 1.0)),
+        (DraftLate("4 s"), False, Trouble(Whose.DRAFTER, 1.0)),
+        (DraftLate("4 s"), True, Trouble(Whose.SESSION, 1.0)),
+        (DraftForgot("open it again"), False, Trouble(Whose.SESSION, 0.0)),
+        (SessionLost("open it again"), False, Trouble(Whose.SESSION, 0.0)),
+        (StaleOffset("3 is not 5"), False, Trouble(Whose.SESSION, 0.0)),
+        (Overloaded("full", retry_after_seconds=7), False, Trouble(Whose.SESSION, 7.0)),
+        (NotANumber("row 1"), False, Trouble(Whose.SESSION, 1.0)),
+        (Cancelled("left"), False, Trouble(Whose.SESSION, 1.0)),
+        (BadRequest("no"), False, Trouble(Whose.SESSION, inf)),
+        (NothingAdmitted("no token is left"), False, Trouble(Whose.SESSION, inf)),
+    ],
+    ids=lambda each: type(each).__name__ if isinstance(each, Exception) else str(each),
+)
+def test_a_failure_is_the_drafters_or_one_sessions(error: TandemError, burdened: bool, trouble: Trouble) -> None:
+    assert trouble_of(error, burdened=burdened) == trouble
+
+
+@pytest.mark.parametrize(
+    ("least", "rested"),
+    [
+        (0.0, [0.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]),
+        (7.0, [7.0, 7.0, 7.0, 8.0, 16.0, 32.0, 60.0, 60.0]),
+        (90.0, [90.0] * 8),
+    ],
+)
+def test_a_rest_is_no_shorter_than_what_the_failure_asks_for(least: float, rested: list[float]) -> None:
+    record, now, found = Record(), 100.0, []
+    for _ in range(8):
+        record = failed(record, now, asked_at=now, least_seconds=least)
+        found.append(record.rests_until - now)
+        now = max(record.rests_until, now + 0.1)
+    assert found == pytest.approx(rested)
+
+
+def test_who_asked_alone_and_has_no_answer_for_a_reason_of_its_own_lets_the_next_one_ask() -> None:
+    patience = Patience()
+    patience.failed(100.0, asked_at=100.0)
+    patience.ask(101.0, 4, reads=True)
+    patience.gave_up(101.5, asked_at=99.0)  # one that had asked before the failure
+    assert patience.rests(101.5)
+    patience.gave_up(101.5, asked_at=101.0)
+    assert not patience.rests(101.5)
+    assert patience.record.failures == 1
+
+
+def test_who_gives_up_where_all_may_ask_changes_nothing() -> None:
+    patience = Patience()
+    patience.ask(100.0, 4, reads=True)
+    patience.gave_up(101.0, asked_at=100.0)
+    assert patience.record == Record()

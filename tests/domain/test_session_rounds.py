@@ -12,8 +12,10 @@ from tandem_runtime.domain.errors import DraftLost, TargetLost
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import (
+    Drafter,
     Incarnation,
     Opened,
+    Outlook,
     Proposal,
     Round,
     Stop,
@@ -50,11 +52,17 @@ def test_credits_of_other_positions_than_were_examined_are_a_lost_target() -> No
         verified((0.5, 0.5, 0.5), accepted=1)
 
 
-def drafting(stop: Stop | None, *, vocab_size: int | None = None, beliefs: tuple[float, ...] = ()) -> Session:
+def drafting(
+    stop: Stop | None,
+    outlook: Outlook | None = None,
+    *,
+    vocab_size: int | None = None,
+    beliefs: tuple[float, ...] = (),
+) -> Session:
     """A session that has asked for three tokens."""
     session = Session(request(endings=Endings(16), vocab_size=vocab_size))
     session.opened(Opened(Incarnation("t")))
-    session.chosen(3, beliefs, stop=stop)
+    session.chosen(3, beliefs, stop=stop, outlook=outlook)
     session.draft_opened(Opened(Incarnation("d")))
     return session
 
@@ -67,6 +75,22 @@ def test_a_draft_is_told_where_to_stop_and_a_round_tells_its_confidence_where_it
     assert asked.request.stop == stop
     session.proposed(Proposal((4, 2), confidences=(90, 30)))
     assert session.verified(Verdict(0, 0, 0, 5), Spent(1.0)).confidences == (90,)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "outlook", "prepares"),
+    [
+        (Drafter.MODEL, Outlook((0.9, 0.8, 0.7), 4), True),
+        (Drafter.SUFFIX, Outlook((0.9, 0.8, 0.7), 4), False),
+        (Drafter.MODEL, None, False),
+    ],
+)
+def test_a_draft_prepares_while_its_own_proposal_is_verified_and_no_other(
+    drafter: Drafter, outlook: Outlook | None, prepares: bool
+) -> None:
+    session = drafting(None, outlook)
+    session.proposed(Proposal((4, 2), drafter=drafter))
+    assert session.verified(Verdict(0, 0, 0, 5), Spent(1.0)).prepares is prepares
 
 
 def test_a_draft_that_tells_confidences_of_other_guesses_is_lost() -> None:

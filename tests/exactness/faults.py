@@ -126,7 +126,7 @@ class TroubledDraft:
                 await self._engine.close(request.session)
         return await self._engine.propose(request)
 
-    async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
+    async def score(self, request: ScoreTokens) -> tuple[bool, ...] | None:
         return await self._engine.score(request)
 
     async def close(self, session: SessionId) -> None:

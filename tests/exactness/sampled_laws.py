@@ -140,7 +140,7 @@ class Stopping:
     async def propose(self, request: ProposeRound) -> Proposal:
         return await self.draft.propose(replace(request, stop=self.stop))
 
-    async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
+    async def score(self, request: ScoreTokens) -> tuple[bool, ...] | None:
         return await self.draft.score(request)
 
     async def close(self, session: SessionId) -> None:

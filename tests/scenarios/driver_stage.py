@@ -80,6 +80,7 @@ class Failing:
     faults: dict[int, Fault] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     holds: dict[SessionId, list[TokenId]] = field(default_factory=dict)
+    close_fault: Exception | None = None
 
     async def called(self, name: str) -> None:
         number = len(self.calls)
@@ -99,6 +100,8 @@ class Failing:
     async def close(self, session: SessionId) -> None:
         self.holds.pop(session, None)
         await self.called("close")
+        if self.close_fault is not None:
+            raise self.close_fault
 
 
 @dataclass
@@ -144,7 +147,7 @@ class ChainDraft(Failing):
             held.append(chain(held) if len(held) % 3 else (chain(held) + 1) % 7)
         return Proposal(tuple(held[known:]), draft_seconds=0.004 * request.k)
 
-    async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
+    async def score(self, request: ScoreTokens) -> tuple[bool, ...] | None:
         raise AssertionError("only of a draft that listens are scores asked")
 
 

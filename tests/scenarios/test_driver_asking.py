@@ -76,8 +76,8 @@ async def test_nothing_to_offer_is_no_rejection() -> None:
     acceptance, own = UNKNOWN, ALIKE
     for round in rounds:
         if round.proposed:
-            acceptance, (own,) = acceptance.observed([(own, [round.evidence])])
-    assert belief.acceptance.survivals(1) == pytest.approx(acceptance.survivals(1), abs=0.05)
+            acceptance, own = acceptance.observed(round.evidence, own)
+    assert belief.acceptance.survivals(1) == pytest.approx(acceptance.survivals(1))
     assert belief.costs.plain is not None
     assert belief.costs.plain.level == pytest.approx(0.015)
     assert belief.costs.draft_token is not None  # learnt behind plain rounds too: such a draft is always warm
@@ -90,7 +90,7 @@ class ListeningDraft(ChainDraft):
     right: bool = False
     scored: list[tuple[int, int]] = field(default_factory=list)
 
-    async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
+    async def score(self, request: ScoreTokens) -> tuple[bool, ...] | None:
         await self.called("score")
         held = self.holds[request.session]
         held[self.prompt_tokens + request.base :] = request.ids
@@ -149,3 +149,56 @@ async def test_a_draft_that_fails_while_it_listens_costs_nothing_but_its_help() 
     text = await stage.answer()
     assert draft.calls == ["open", "score", "close"]
     assert len(text.split()) == 64
+
+
+@dataclass
+class ReticentDraft(ListeningDraft):
+    """Is left alone for its first three scores."""
+
+    turned_away: int = 3
+
+    async def score(self, request: ScoreTokens) -> tuple[bool, ...] | None:
+        if self.turned_away:
+            self.turned_away -= 1
+            await self.called("score")
+            return None
+        return await super().score(request)
+
+
+async def test_a_draft_that_cannot_be_heard_now_is_no_lost_one_and_is_heard_later() -> None:
+    stage, _ = unconvinced(right=False)
+    plain = await stage.answer()
+    stage, _ = unconvinced(right=False)
+    draft = stage.draft = ReticentDraft()
+    draft.clock = stage.clock
+    assert await stage.answer() == plain
+    assert draft.calls.count("open") == 1
+    assert draft.turned_away == 0
+    assert draft.scored[0][1] > 8
+
+
+@pytest.mark.parametrize("bits", [0, 7, 9])
+async def test_a_draft_that_scores_other_tokens_than_it_was_asked_for_is_lost(bits: int) -> None:
+    @dataclass
+    class Miscounting(ListeningDraft):
+        async def score(self, request: ScoreTokens) -> tuple[bool, ...] | None:
+            await super().score(request)
+            return (True,) * bits
+
+    stage, _ = unconvinced(right=False)
+    plain = await stage.answer()
+    stage, _ = unconvinced(right=False)
+    draft = stage.draft = Miscounting()
+    draft.clock = stage.clock
+    assert await stage.answer() == plain
+    assert draft.calls == ["open", "score", "close"]
+    assert sum(round.proposed for round in stage.observer.rounds) == 0
+
+
+@pytest.mark.parametrize("who", ["draft", "target"])
+async def test_an_engine_that_fails_to_let_a_session_go_costs_no_answer(who: str) -> None:
+    stage = Stage(bounds=Bounds(4, 4, Mode.ALWAYS))
+    engine = stage.draft if who == "draft" else stage.target
+    assert engine is not None
+    engine.close_fault = ZeroDivisionError("a fault of its own")
+    assert await stage.answer() == PLAIN

@@ -10,7 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tandem_runtime.domain.errors import BadRequest, DraftLost, NotANumber, Overloaded, TandemError, TargetLost
+from tandem_runtime.domain.errors import (
+    BadRequest,
+    DraftForgot,
+    DraftLost,
+    NotANumber,
+    Overloaded,
+    TandemError,
+    TargetLost,
+)
 from tandem_runtime.domain.tokens import (
     Grammar,
     GrammarKind,
@@ -227,7 +235,7 @@ async def test_a_draft_offers_what_it_drew_before_a_row_without_a_law(mode: Veri
     with BatchedDraft(ScriptedModel(no_numbers_from(3)), FACTS, clock=SystemClock()) as draft:
         await draft.open(replace(opening("a"), verification=mode))
         offered = await draft.propose(propose_of("a", 5))
-        with pytest.raises(DraftLost):
+        with pytest.raises(NotANumber):
             await draft.propose(ProposeRound(SessionId("a"), LIFE, 0, (5, 3), 5))
         scored = await draft.score(ScoreTokens(SessionId("a"), LIFE, 0, CHAIN_AFTER_1[:4]))
     assert offered.ids == CHAIN_AFTER_1[:2]
@@ -278,14 +286,16 @@ async def test_a_grammar_that_fails_within_a_proposal_fails_where_plain_decoding
     assert refusal.value.parameter == "response_format"
 
 
-async def test_every_failure_of_a_draft_is_a_lost_draft() -> None:
+async def test_a_drafts_own_fault_is_a_lost_draft_and_a_bad_request_is_one() -> None:
     with BatchedDraft(WatchedModel(lambda: RuntimeError("kernel")), FACTS, clock=SystemClock()) as draft:
         await draft.open(opening("a", prompt=(POISON,)))
         with pytest.raises(DraftLost):
             await draft.propose(propose_of("a", 2))
         for prompt in ((), (7,)):
-            with pytest.raises(DraftLost):
+            with pytest.raises(BadRequest):
                 await draft.open(opening("b", prompt))
+        with pytest.raises(DraftForgot, match="offset 9"):
+            await draft.propose(ProposeRound(SessionId("a"), LIFE, 9, (), 2))
 
 
 async def test_work_cancelled_in_a_step_takes_no_further_step() -> None:

@@ -11,6 +11,8 @@ from tandem_runtime.domain.adapters import AdapterDigest, AdapterFacts
 from tandem_runtime.domain.errors import (
     BadRequest,
     Cancelled,
+    DraftForgot,
+    DraftLate,
     DraftLost,
     ModelRefused,
     NotANumber,
@@ -193,7 +195,9 @@ ERRORS = [
     (NotANumber("NaN"), NotANumber),
     (Cancelled("left"), Cancelled),
     (TargetLost("broken"), TargetLost),
-    (DraftLost("forgot"), SessionLost),
+    (DraftForgot("forgot"), SessionLost),
+    (DraftLost("broken"), TargetLost),
+    (DraftLate("no answer"), TargetLost),
     (ModelRefused("no such file"), BadRequest),
     (NotLoaded("no such adapter", parameter="model"), NotLoaded),
 ]

@@ -1,167 +1,41 @@
 """Several drafters as one, as a driver meets them: real drafting and patience over drafters that fail in every way."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
+from tests.seams.combined_stage import (
+    FOUR,
+    MODEL,
+    SESSION,
+    SUFFIX,
+    VOCAB,
+    Answer,
+    Scripted,
+    Stage,
+    hanging,
+    raising,
+    saying,
+    silent,
+)
 
-from tandem_runtime.combined import CombinedDraft, Member
 from tandem_runtime.domain.acceptance import UNKNOWN
-from tandem_runtime.domain.drafting import Beliefs, Drafting, Looks
-from tandem_runtime.domain.errors import BadRequest, DraftLost, NotANumber, SessionLost
-from tandem_runtime.domain.lookahead import Bounds, Mode
-from tandem_runtime.domain.patience import Patience
-from tandem_runtime.domain.segments import Segment, Segments
+from tandem_runtime.domain.ahead import Overlap
+from tandem_runtime.domain.errors import DraftForgot, DraftLost
 from tandem_runtime.domain.tokens import (
-    Capabilities,
     Drafter,
     Incarnation,
-    Opened,
-    OpenSession,
     Proposal,
     ProposeRound,
     Round,
-    SamplingParameters,
     ScoreTokens,
-    SessionId,
     SparseRow,
     TokenId,
-    Verification,
 )
 
-MODEL, SUFFIX = Drafter.MODEL, Drafter.SUFFIX
-VOCAB = 100
 NAN = float("nan")
-SESSION = SessionId("s")
-
-
-@dataclass
-class HandClock:
-    now: float = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wall(self) -> float:
-        return self.now
-
-
-Answer = Callable[[ProposeRound], Awaitable[Proposal]]
-
-
-@dataclass
-class Scripted:
-    """A drafter that offers k times the token that stands for it, or does what it is told instead."""
-
-    token: TokenId
-    survivals: tuple[float, ...] = ()
-    instead: Answer | None = None
-    open_instead: Callable[[], Awaitable[None]] | None = None
-    heard: list[TokenId] = field(default_factory=list)
-    opened: list[OpenSession] = field(default_factory=list)
-    asked: list[ProposeRound] = field(default_factory=list)
-    closed: int = 0
-
-    async def capabilities(self) -> Capabilities:
-        return Capabilities("m", "t", VOCAB, 1000, "Bitwise")
-
-    async def open(self, request: OpenSession) -> Opened:
-        if self.open_instead is not None:
-            await self.open_instead()
-        self.opened.append(request)
-        self.heard = list(request.output)
-        return Opened(Incarnation(f"life {len(self.opened)}"))
-
-    async def propose(self, request: ProposeRound) -> Proposal:
-        assert request.incarnation == f"life {len(self.opened)}"
-        assert request.base <= len(self.heard)
-        self.heard[request.base :] = request.committed
-        self.asked.append(request)
-        if self.instead is not None:
-            return await self.instead(request)
-        ids = (self.token,) * request.k
-        return Proposal(ids, tuple(SparseRow((one,), (1.0,)) for one in ids), survivals=self.survivals[: request.k])
-
-    async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
-        assert request.incarnation == f"life {len(self.opened)}"
-        return tuple(one == self.token for one in request.ids)
-
-    async def close(self, session: SessionId) -> None:
-        self.closed += 1
-
-
-@dataclass
-class Stage:
-    """A session of a model and a lookup that offers nothing, unless the test says otherwise; K = 4 in every round."""
-
-    model: Scripted = field(default_factory=lambda: Scripted(7))
-    lookup: Scripted = field(default_factory=lambda: Scripted(8, instead=silent))
-    verification: Verification = Verification.REJECTION
-    model_length: int = 1000
-    patience: dict[Drafter, Patience] = field(default_factory=lambda: {MODEL: Patience(), SUFFIX: Patience()})
-    beliefs: Beliefs = field(default_factory=lambda: Beliefs(Segments(), Segment("pair"), Looks()))
-    clock: HandClock = field(default_factory=HandClock)
-
-    def __post_init__(self) -> None:
-        members = [
-            Member(MODEL, self.model, self.patience[MODEL], self.model_length),
-            Member(SUFFIX, self.lookup, self.patience[SUFFIX], 1000),
-        ]
-        self.drafting = Drafting((MODEL, SUFFIX), self.beliefs)
-        self.draft = CombinedDraft(members, self.drafting, self.clock, VOCAB)
-        self.output: list[TokenId] = []
-        self.told = 0
-
-    async def opened(self) -> "Stage":
-        request = OpenSession(
-            SESSION, (1, 2, 3), tuple(self.output), SamplingParameters(1), self.verification, 100, adapter="a"
-        )
-        await self.draft.open(request)
-        self.told = len(self.output)
-        return self
-
-    async def round(self, *, stood: int = 0) -> Proposal:
-        """The proposal of a round, of which `stood` tokens stand; the next token is 50."""
-        self.drafting.choose(Bounds(4, 4, Mode.ALWAYS), 8, self.clock.now, warm=True)
-        committed = tuple(self.output[self.told :])
-        request = ProposeRound(SESSION, Incarnation("combined"), self.told, committed, 4)
-        proposal = await self.draft.propose(request)
-        self.told = len(self.output) + min(stood, len(proposal.ids))
-        self.output += [*proposal.ids[:stood], 50]
-        return proposal
-
-
-async def silent(request: ProposeRound) -> Proposal:
-    return Proposal()
-
-
-async def hanging(request: ProposeRound) -> Proposal:
-    await asyncio.Event().wait()
-    raise AssertionError("nobody sets it")
-
-
-def raising(error: Exception) -> Answer:
-    async def fail(request: ProposeRound) -> Proposal:
-        raise error
-
-    return fail
-
-
-def saying(*ids: TokenId, rows: tuple[SparseRow, ...] | None = None) -> Answer:
-    certain = tuple(SparseRow((one,), (1.0,)) for one in ids)
-
-    async def say(request: ProposeRound) -> Proposal:
-        return Proposal(ids, certain if rows is None else rows)
-
-    return say
-
-
 FAULTS = [
     pytest.param(raising(DraftLost("gone")), id="lost"),
-    pytest.param(raising(SessionLost("who?")), id="restarted"),
-    pytest.param(raising(BadRequest("no", parameter="k")), id="refuses"),
-    pytest.param(raising(NotANumber()), id="not a number"),
     pytest.param(raising(ZeroDivisionError("a fault of its own")), id="a bug"),
     pytest.param(raising(TimeoutError()), id="times out by itself"),
     pytest.param(hanging, id="hangs"),
@@ -312,7 +186,7 @@ async def test_a_round_that_does_not_continue_what_was_heard_is_refused() -> Non
     stage = await Stage().opened()
     await stage.round()
     for base in (9, -1):
-        with pytest.raises(DraftLost, match=f"offset {base}"):
+        with pytest.raises(DraftForgot, match=f"offset {base}"):
             await stage.draft.propose(ProposeRound(SESSION, Incarnation("combined"), base, (), 4))
 
 
@@ -370,3 +244,15 @@ async def test_opening_again_closes_what_was_open() -> None:
     await stage.opened()
     await stage.draft.close(SESSION)
     assert (stage.model.closed, stage.lookup.closed) == (1, 1)
+
+
+async def test_each_is_asked_by_its_own_outlook_and_a_lookup_by_none() -> None:
+    stage = await Stage(bounds=replace(FOUR, overlap=Overlap.ON)).opened()
+    lookahead = stage.beliefs.of(MODEL).begin()
+    for number in range(8):
+        lookahead.learn(Round(4, 3, 4, 0.016, 0.018, 0.018, 0.016, seconds=0.035), number / 10, warm=True)
+    await stage.round()
+    (asked,), (looked,) = stage.model.asked, stage.lookup.asked
+    assert asked.outlook is not None
+    assert asked.outlook == stage.drafting.outlook_of(MODEL, asked.k)
+    assert looked.outlook is None

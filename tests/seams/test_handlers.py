@@ -14,7 +14,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from tandem_operator.handlers import CHILD_KINDS, Calls, narrow_watches, register
+from tandem_operator import handlers
+from tandem_operator.handlers import CHILD_KINDS, Calls, keep_watching
 from tandem_operator.main import set_up_logging
 from tandem_operator.ports import Key
 
@@ -36,9 +37,13 @@ class Api:
     objects: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     asked: list[tuple[str, str]] = field(default_factory=list)
     watches: dict[tuple[str, str], asyncio.Queue[dict[str, Any] | None]] = field(default_factory=dict)
+    refused: int = 0
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         self.asked.append((request.method, request.path_qs))
+        if self.refused:
+            self.refused -= 1
+            return web.json_response({"kind": "Status", "code": 401}, status=401)
         parts = request.path.strip("/").split("/")
         if parts == ["api"]:
             return web.json_response({"versions": ["v1"]})
@@ -60,6 +65,10 @@ class Api:
         while (event := await queue.get()) is not None:
             await response.write(json.dumps(event).encode() + b"\n")
         return response
+
+    def end_watches(self) -> None:
+        for queue in self.watches.values():
+            queue.put_nowait(None)
 
     def tell(self, kind: str, plural: str, body: dict[str, Any], *, namespace: str = "") -> None:
         self.watches[plural, namespace].put_nowait({"type": kind, "object": body})
@@ -106,19 +115,13 @@ async def watching(api: Api, woken: Woken, *namespaces: str) -> AsyncIterator[No
     async def log_in() -> kopf.ConnectionInfo:
         return kopf.ConnectionInfo(server=str(server.make_url("")).rstrip("/"))
 
-    registry, options, stop = kopf.OperatorRegistry(), kopf.OperatorSettings(), asyncio.Event()
-    register(registry, Calls(log_in, woken.wake))
-    narrow_watches(options, namespaces)
-    where = {"namespaces": namespaces} if namespaces else {"clusterwide": True}
-    running = asyncio.create_task(
-        kopf.operator(registry=registry, settings=options, standalone=True, stop_flag=stop, **where)
-    )
+    stop = asyncio.Event()
+    running = asyncio.create_task(keep_watching(Calls(log_in, woken.wake), namespaces, stop))
     try:
         yield
     finally:
         stop.set()
-        for queue in api.watches.values():
-            queue.put_nowait(None)
+        api.end_watches()
         await running
         await server.close()
 
@@ -154,7 +157,7 @@ async def test_only_children_with_our_label_are_watched_and_nothing_is_written()
 
 
 async def _all_watched(api: Api) -> None:
-    while {plural for plural, _ in api.watches} < set(CHILDREN):
+    while not {plural for plural, _ in api.watches} >= set(CHILDREN):
         await asyncio.sleep(0.01)
 
 
@@ -178,6 +181,30 @@ async def test_an_error_in_a_handler_stops_neither_the_watch_nor_the_next_event(
         for key in (Key("llm", f"o{number}") for number in range(3)):
             api.tell("MODIFIED", plural, named(key.name, deployment=key.name))
             await woken.until(partial(woken.keys.__contains__, key))
+
+
+async def test_an_error_event_in_a_watch_ends_all_of_them_and_they_begin_anew(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(handlers, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(handlers, "ENDING_SECONDS", 1.0)
+    api, woken = Api(objects={"speculativedeployments": [named("chat")]}), Woken()
+    async with watching(api, woken):
+        await asyncio.wait_for(_all_watched(api), PATIENCE_SECONDS)
+        woken.keys.clear()
+        before = len(api.asked)
+        api.tell("ERROR", "pods", {"kind": "Status", "code": 500, "message": "planted"})
+        await woken.until(lambda: bool(woken.keys))
+        assert any(path == "/apis" for _, path in api.asked[before:])
+    assert "watches ended, and begin anew" in caplog.text
+
+
+async def test_a_refused_token_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handlers, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(handlers, "ENDING_SECONDS", 1.0)
+    api, woken = Api(objects={"speculativedeployments": [named("chat")]}, refused=3), Woken()
+    async with watching(api, woken):
+        await woken.until(lambda: bool(woken.keys))
 
 
 def test_the_log_tells_of_kopf_what_went_wrong_and_not_each_event_that_it_handed_on() -> None:

@@ -141,7 +141,7 @@ async def test_of_nodes_only_the_metadata_crosses_the_wire() -> None:
     ("status", "error"),
     [
         (400, Refused),
-        (401, Forbidden),
+        (401, Unavailable),
         (403, Forbidden),
         (409, Conflict),
         (410, Unavailable),

@@ -1,14 +1,17 @@
 """The lease over the in-memory cluster: one holder at a time, and silence before anybody else may begin."""
 
+import asyncio
+from datetime import UTC, datetime
+
 import pytest
 
 from tandem_operator.domain.errors import Unavailable
 from tandem_operator.lease import Leadership, LeaseTerms
-from tandem_operator.ports import Kind
+from tandem_operator.ports import Clock, Json, Kind
 from tandem_operator.testing import FixedClock, MemoryCluster
 
 
-def leadership(cluster: MemoryCluster, clock: FixedClock, identity: str) -> Leadership:
+def leadership(cluster: MemoryCluster, clock: Clock, identity: str) -> Leadership:
     return Leadership(cluster, clock, LeaseTerms("system", "tandem-operator", identity))
 
 
@@ -92,3 +95,50 @@ async def test_keep_calls_lost_when_renewals_fail_until_the_deadline() -> None:
     with cluster.failing(fail):
         await first.keep(lambda: lost.append(clock.monotonic()))
     assert lost == [12]
+
+
+class LoopClock:
+    """The event loop's own time, which looptime moves."""
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.monotonic(), UTC)
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+class HangingCluster(MemoryCluster):
+    """From a moment on, the first so many reads are never answered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hangs = 0
+
+    async def get(self, kind: Kind, namespace: str | None, name: str) -> Json | None:
+        if self.hangs:
+            self.hangs -= 1
+            await asyncio.Event().wait()
+        return await super().get(kind, namespace, name)
+
+
+@pytest.mark.looptime
+async def test_one_answer_that_never_comes_costs_no_leadership() -> None:
+    cluster = HangingCluster()
+    first = leadership(cluster, LoopClock(), "a")
+    await first.attempt()
+    keeping = asyncio.create_task(first.keep(lambda: None))
+    cluster.hangs = 1
+    await asyncio.sleep(60)
+    assert (first.held(), keeping.done()) == (True, False)
+    keeping.cancel()
+
+
+@pytest.mark.looptime
+async def test_an_api_server_that_hangs_ends_leadership_at_the_deadline_and_no_later() -> None:
+    cluster, clock = HangingCluster(), LoopClock()
+    first = leadership(cluster, clock, "a")
+    await first.attempt()
+    began, lost = clock.monotonic(), list[float]()
+    cluster.hangs = 1000
+    await first.keep(lambda: lost.append(clock.monotonic() - began))
+    assert lost == [pytest.approx(10, abs=0.01)]

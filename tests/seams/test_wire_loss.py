@@ -22,6 +22,7 @@ from tests.seams.wire_peers import (
 
 from tandem_runtime.domain.errors import (
     BadRequest,
+    DraftForgot,
     DraftLost,
     NotANumber,
     Overloaded,
@@ -121,13 +122,43 @@ async def test_a_late_answer_to_a_call_given_up_is_not_taken_for_the_next_one() 
         assert (await remote.verify(verify(opened, "s", round=2))).round == 2
 
 
-async def test_a_draft_failure_of_any_kind_is_draft_lost() -> None:
-    async with draft_link(CountingDraft()) as remote:
+@pytest.mark.parametrize(
+    ("error", "arrives_as"),
+    [
+        (BadRequest("response_format became too complex to follow", parameter="response_format"), BadRequest),
+        (Overloaded("full", retry_after_seconds=7), Overloaded),
+        (NotANumber("row 1"), NotANumber),
+        (DraftForgot("open it again"), DraftForgot),
+        (DraftLost("the model failed"), DraftLost),
+        (KeyError("a secret prompt"), DraftLost),
+    ],
+    ids=lambda each: type(each).__name__ if isinstance(each, Exception) else "",
+)
+async def test_a_drafts_error_says_at_this_end_whose_trouble_it_is(
+    error: Exception, arrives_as: type[TandemError]
+) -> None:
+    engine = CountingDraft()
+    async with draft_link(engine) as remote:
+        opened = await remote.open(opening())
+        engine.error = error
+        with pytest.raises(TandemError) as caught:
+            await remote.propose(propose(opened, "s"))
+        assert type(caught.value) is arrives_as
+        if isinstance(error, arrives_as):
+            assert (str(caught.value), vars(caught.value)) == (str(error), vars(error))
+
+
+async def test_a_draft_that_is_not_reached_is_lost_and_one_that_was_left_has_forgotten() -> None:
+    engine = CountingDraft()
+    async with draft_link(engine) as remote:
         opened = await remote.open(opening())
         assert await remote.score(ScoreTokens(SessionId("s"), opened.incarnation, 0, (1, 2))) == (False, True)
         await remote.close(SessionId("s"))
-        with pytest.raises(DraftLost):
+        with pytest.raises(DraftForgot, match="open it again"):
             await remote.propose(propose(opened, "s"))
+    with pytest.raises(DraftLost, match="no connection to") as caught:
+        await remote.propose(propose(opened, "s"))
+    assert type(caught.value) is DraftLost
 
 
 @pytest.mark.parametrize(
@@ -259,7 +290,7 @@ async def test_an_answer_over_the_limit_fails_its_own_call_only() -> None:
     async with draft_link(CountingDraft()) as remote:
         opened = await remote.open(opening())
         with pytest.raises(
-            DraftLost, match=rf"takes \d+ bytes .* limit is {transport.MAX_MESSAGE_BYTES}; send sparser q"
+            BadRequest, match=rf"takes \d+ bytes .* limit is {transport.MAX_MESSAGE_BYTES}; send sparser q"
         ):
             await remote.propose(propose(opened, "s", k=transport.MAX_MESSAGE_BYTES // 3))
         assert (await remote.propose(propose(opened, "s", k=2))).ids == (0, 1)

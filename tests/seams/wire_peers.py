@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from tandem_runtime.domain.errors import DraftLost, SessionLost
+from tandem_runtime.domain.errors import DraftForgot, SessionLost
 from tandem_runtime.domain.tokens import (
     Capabilities,
     Incarnation,
@@ -135,9 +135,10 @@ class CountingTarget:
 
 
 class CountingDraft:
-    """Proposes 0, 1, 2, ...; hangs for sessions opened with the prompt (666,)."""
+    """Proposes 0, 1, 2, ...; hangs for sessions opened with the prompt (666,); raises `error` for every proposal."""
 
     def __init__(self) -> None:
+        self.error: Exception | None = None
         self.hanging: set[SessionId] = set()
         self.open_sessions: set[SessionId] = set()
         self.hung = asyncio.Semaphore(0)
@@ -160,7 +161,9 @@ class CountingDraft:
             finally:
                 self.freed.release()
         if request.session not in self.open_sessions:
-            raise DraftLost("no such session")
+            raise DraftForgot("no such session")
+        if self.error is not None:
+            raise self.error
         return Proposal(ids=tuple(range(request.k)), draft_seconds=0.001)
 
     async def score(self, request: ScoreTokens) -> tuple[bool, ...]:

@@ -7,8 +7,8 @@ translate these into conditions and status codes.
     ├── SpecError       the user's: a field of the resource; trying again helps only after an edit
     ├── ClusterError    the API server answered, or did not
     │   ├── Conflict    somebody wrote first (409): observe again, then decide again
-    │   ├── Unavailable no useful answer (time-out, 429, 5xx, no connection): the same again, later
-    │   ├── Forbidden   a right is missing (401, 403): an administrator must grant it
+    │   ├── Unavailable no useful answer (time-out, 401, 429, 5xx, no connection): the same again, later
+    │   ├── Forbidden   a right is missing (403): an administrator must grant it
     │   └── Refused     the API server found our object invalid (400, 422): usually the user's podTemplate
     ├── ForeignObject   a child's name is taken by an object that is not ours: it is neither adopted nor overwritten
     └── Bug             ours: a state that the code says cannot be

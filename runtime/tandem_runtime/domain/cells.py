@@ -106,9 +106,9 @@ class Shared:
             )
 
     def lends_ear(self, to: "Lookahead") -> bool:
-        """Whether that session's draft listens for all: one at a time does, as long as its session lasts."""
+        """Whether that session's draft listens for all: one at a time does, as long as its session lasts and hears."""
         listening = None if self._listening is None else self._listening()
-        if listening is None or listening.last is None or listening.last.why.rule is not Rule.LOSES:
+        if listening is None or listening.deaf or listening.last is None or listening.last.why.rule is not Rule.LOSES:
             self._listening = ref(to)
             return True
         return listening is to
@@ -148,6 +148,8 @@ class Lookahead:
         """For how many rounds, by how many tokens more were accepted than was believed, and how many are tolerated."""
         self._asleep: Belief | None = None
         """By which proposals did not pay."""
+        self.deaf = False
+        """Its draft could not say what it would have proposed; until the next choice another session's is asked."""
         self.last: Choice | None = None
         """Why the last K was chosen."""
 
@@ -157,7 +159,7 @@ class Lookahead:
 
     def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> Choice:
         """K within `bounds`, cut to the `most` that the session has room for."""
-        self._begins_run = True
+        self._begins_run, self.deaf = True, False
         choice = self._standing
         if choice is None or not self._stands(choice, bounds):
             choice = self._chosen(bounds, now, warm=warm)
@@ -238,12 +240,15 @@ class Lookahead:
         """What the session's draft would have had accepted of what the target said alone."""
         self.shared.hear(matched=matched, examined=examined)
 
+    def unheard(self) -> None:
+        """The session's draft cannot be asked now what it would have proposed."""
+        self.deaf = True
+
     @property
     def listens(self) -> int | None:
         """After how many tokens that the target says alone its draft is to score them; None: not at all."""
-        if self.last is None or self.last.why.rule is not Rule.LOSES or not self.shared.lends_ear(self):
-            return None
-        return LISTEN_TOKENS
+        loses = self.last is not None and self.last.why.rule is Rule.LOSES
+        return LISTEN_TOKENS if loses and not self.deaf and self.shared.lends_ear(self) else None
 
     def wakes(self, now: float) -> bool:
         """Whether proposals pay by now, in a session that goes on alone because they did not. As long as nobody has

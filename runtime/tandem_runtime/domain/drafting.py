@@ -33,10 +33,11 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
+from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.cells import Shared
 from tandem_runtime.domain.lookahead import Bounds, Choice, Mode, Rule, Why
 from tandem_runtime.domain.segments import Segment, Segments
-from tandem_runtime.domain.tokens import Drafter, Round, Stop
+from tandem_runtime.domain.tokens import Drafter, Outlook, Round, Stop
 
 SWITCH_GAIN = 0.05
 """Of the tokens of a round."""
@@ -71,6 +72,8 @@ class Pricing(Protocol):
     def unanswered(self) -> None: ...
 
     def hear(self, *, matched: int, examined: int) -> None: ...
+
+    def unheard(self) -> None: ...
 
     @property
     def listens(self) -> int | None: ...
@@ -168,12 +171,17 @@ class Drafting:
         """Of the last rounds, decayed: what they brought, and how many plain tokens would have taken as long."""
 
     def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> Choice:
-        """Each drafter's K; the greatest of them is the session's, within which `turn` remains."""
+        """Each drafter's K; the greatest of them is the session's, within which `turn` remains. What is to be done
+        while the round is verified is the model's, as only a model drafts ahead."""
+        alone = bounds if bounds.overlap is Overlap.OFF else replace(bounds, overlap=Overlap.OFF)
         self._choices = {
-            drafter: lookahead.choose(bounds, most, now, warm=self._is_warm(drafter, warm=warm))
+            drafter: lookahead.choose(
+                bounds if drafter is Drafter.MODEL else alone, most, now, warm=self._is_warm(drafter, warm=warm)
+            )
             for drafter, lookahead in self._lookaheads.items()
         }
-        return max(self._choices.values(), key=lambda choice: (choice.k, choice.plain_tokens is not None))
+        best = max(self._choices.values(), key=lambda choice: (choice.k, choice.plain_tokens is not None))
+        return replace(best, outlook=self.outlook_of(Drafter.MODEL, best.k))
 
     def learn(self, round: Round, now: float, *, warm: bool) -> None:
         """Who proposed learns from it; a plain round is everybody's."""
@@ -199,6 +207,10 @@ class Drafting:
         """What the only drafter would have had accepted."""
         self._lookaheads[self.drafters[0]].hear(matched=matched, examined=examined)
 
+    def unheard(self) -> None:
+        """The only drafter cannot be asked that now."""
+        self._lookaheads[self.drafters[0]].unheard()
+
     @property
     def listens(self) -> int | None:
         """Only a model that drafts alone listens: lookups are asked ever again, and a model among them has looks."""
@@ -213,6 +225,11 @@ class Drafting:
         """Where its drafting ends before K, if it may."""
         choice = self._choices.get(drafter)
         return None if choice is None else choice.stop
+
+    def outlook_of(self, drafter: Drafter, k: int) -> Outlook | None:
+        """What it is to do once it has offered `k` tokens."""
+        choice = self._choices.get(drafter)
+        return None if choice is None or choice.outlook is None else choice.outlook.first(k)
 
     def k_of(self, drafter: Drafter) -> int:
         """How much it may be asked for in this round."""

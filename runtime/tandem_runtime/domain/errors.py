@@ -8,7 +8,9 @@ Refuses to know HTTP and gRPC codes: those are chosen at the edges, in one table
     |   `-- NotLoaded         it names an adapter that is not loaded; says which are
     |-- Overloaded            ours, and it passes; the caller should come back after `retry_after_seconds`
     |-- Cancelled             the caller went away
-    |-- DraftLost             the draft cannot be reached or forgot the session; text goes on with K = 0
+    |-- DraftLost             the draft is of no use now: gone, a fault of its own, nonsense; text goes on with K = 0
+    |   |-- DraftLate         it gave no answer in time
+    |   `-- DraftForgot       the draft lives but does not hold this session as the caller does; open it again
     |-- TargetLost            the target cannot be reached; the driver re-opens elsewhere or fails the request
     |   `-- SessionLost       the target lives but does not know this session or incarnation; re-open
     |-- StaleOffset           a round refers to a prefix that the engine has moved past; never retried blindly
@@ -58,7 +60,15 @@ class Cancelled(TandemError):
 
 
 class DraftLost(TandemError):
-    """The draft is gone or has forgotten the session; never fatal."""
+    """The draft is gone, failed, or said what is no answer; never fatal."""
+
+
+class DraftLate(DraftLost):
+    """The draft gave no answer in time."""
+
+
+class DraftForgot(DraftLost):
+    """The draft answers but does not hold this session, or not up to where the caller says."""
 
 
 class TargetLost(TandemError):

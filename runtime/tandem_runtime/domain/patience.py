@@ -1,6 +1,6 @@
-"""Knows how long a drafter is waited for, and how long it is left alone after it failed.
+"""Knows how long a drafter is waited for, whose trouble a failure is, and how long a drafter is left alone for it.
 
-Refuses to know what a drafter is and what a failure was: time and outcomes are arguments, seconds that never go back.
+Refuses to know what a drafter is and who asks: time and outcomes are arguments, seconds that never go back.
 
 A proposal is worth a fraction of a plain step, so waiting seconds for one that usually takes 4 ms is dear. The wait is
 a multiple of what the drafter took of late per token, within bounds: hiccups of a machine are shorter than the least,
@@ -9,11 +9,32 @@ and the most is for what nobody knows the duration of, a first answer or one tha
 A failure costs one wait. Then nobody asks for a while, doubled with each further failure, and the first who asks again
 asks alone: until the answer is there, all others see the drafter rest on. One good answer lets everybody ask; the count
 of failures is forgotten only after many in a row, so that a drafter that fails each third time rests longer and longer.
+
+That is for failures which say something of the drafter: no answer in time, a lost connection, a fault within it, an
+answer that is none. Others say something of one session: its prompt takes long to read, its grammar cannot be followed,
+there is no room for it. Those a session remembers for itself, in a record like the one that all share, and who asked
+alone lets the next one try. What a draft refuses once it refuses for good: a request stays what it is.
 """
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import inf
+
+from tandem_runtime.domain.errors import (
+    BadRequest,
+    Cancelled,
+    DraftForgot,
+    DraftLate,
+    NotANumber,
+    Overloaded,
+    SessionLost,
+    StaleOffset,
+    TandemError,
+)
 
 LONGEST_WAIT_SECONDS = 4.0
+LONGEST_READ_SECONDS = 60.0
+"""So long a drafter may read on while nobody waits: 100,000 tokens at 2,000 a second."""
 SHORTEST_WAIT_SECONDS = 0.1
 """Longer than the pauses of a healthy process: its garbage, its neighbours, a packet that is sent again."""
 TIMES_THE_USUAL = 10.0
@@ -23,6 +44,38 @@ FIRST_REST_SECONDS = 1.0
 LONGEST_REST_SECONDS = 60.0
 FORGIVEN_AFTER = 64
 """Good answers in a row."""
+LONG_READ_TOKENS = 1024
+"""A draft that cannot read so many in the longest wait is of no use to anyone; being late with more is no fault."""
+
+
+class Whose(StrEnum):
+    DRAFTER = "drafter"
+    SESSION = "session"
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Whose a failure is, and how long it is not asked again at least: by nobody, or by that session."""
+
+    whose: Whose
+    least_seconds: float = FIRST_REST_SECONDS
+
+
+def trouble_of(error: TandemError, *, burdened: bool) -> Trouble:
+    """`burdened`: the session's own request gave it so much to do first that it may take any time."""
+    match error:
+        case DraftForgot() | SessionLost() | StaleOffset():
+            return Trouble(Whose.SESSION, 0.0)  # opened again it goes on
+        case Overloaded():
+            return Trouble(Whose.SESSION, float(error.retry_after_seconds))
+        case BadRequest():
+            return Trouble(Whose.SESSION, inf)
+        case NotANumber() | Cancelled():
+            return Trouble(Whose.SESSION)
+        case DraftLate() if burdened:
+            return Trouble(Whose.SESSION)
+        case _:
+            return Trouble(Whose.DRAFTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +89,8 @@ class Record:
     """Answers since the last failure."""
     failed_at: float = 0.0
     rests_until: float = 0.0
+    alone_since: float | None = None
+    """When somebody asked who asks alone; None: nobody does."""
 
 
 def rests(record: Record, now: float) -> bool:
@@ -57,32 +112,37 @@ def asked(record: Record, now: float) -> Record:
     """Somebody asks. After a failure: alone, until the answer or another failure is told."""
     if record.failures == 0 or record.good > 0:
         return record
-    return replace(record, rests_until=now + LONGEST_WAIT_SECONDS)
+    return replace(record, rests_until=now + LONGEST_WAIT_SECONDS, alone_since=now)
+
+
+def gave_up(record: Record, now: float, *, asked_at: float) -> Record:
+    """Who asked then has no answer, and that says nothing of the drafter: if it asked alone, the next one may."""
+    return record if record.alone_since != asked_at else replace(record, rests_until=now, alone_since=None)
 
 
 def answered(record: Record, now: float, *, seconds: float, tokens: int, read: bool) -> Record:
     """It gave a proposal in order, of `tokens` tokens; `read`: it had to read first, so the time says nothing."""
     good = record.good + 1
     failures = record.failures if good < FORGIVEN_AFTER else 0
-    known = replace(record, good=good, failures=failures, rests_until=now)
+    known = replace(record, good=good, failures=failures, rests_until=now, alone_since=None)
     if read or not tokens:
         return known
     usual = seconds / tokens if record.token_seconds is None else record.token_seconds
     return replace(known, token_seconds=KEPT * usual + (1 - KEPT) * seconds / tokens)
 
 
-def failed(record: Record, now: float, *, asked_at: float) -> Record:
-    """It raised, was late, or said what nobody can have drawn. Those who had asked before the failure that is known
-    fail with it: that is one failure."""
+def failed(record: Record, now: float, *, asked_at: float, least_seconds: float = FIRST_REST_SECONDS) -> Record:
+    """It failed. Those who had asked before the failure that is known fail with it: that is one failure."""
     if record.failures and asked_at <= record.failed_at:
         return record
     failures = record.failures + 1
-    seconds = min(FIRST_REST_SECONDS * 2 ** min(failures - 1, 16), LONGEST_REST_SECONDS)
-    return replace(record, failures=failures, good=0, failed_at=now, rests_until=now + seconds)
+    doubled = min(FIRST_REST_SECONDS * 2 ** min(failures - 1, 16), LONGEST_REST_SECONDS) if failures > 1 else 0.0
+    seconds = max(least_seconds, doubled)
+    return replace(record, failures=failures, good=0, failed_at=now, rests_until=now + seconds, alone_since=None)
 
 
 class Patience:
-    """The cell that all who ask one drafter share: holds the record, adds no rule."""
+    """The cell that all who ask one drafter share, or that one session keeps: holds the record, adds no rule."""
 
     def __init__(self, record: Record | None = None) -> None:
         self.record = record or Record()
@@ -95,8 +155,11 @@ class Patience:
         self.record = asked(self.record, now)
         return wait_seconds(self.record, k, reads=reads)
 
-    def answered(self, now: float, *, seconds: float, tokens: int, read: bool) -> None:
+    def answered(self, now: float, *, seconds: float = 0.0, tokens: int = 0, read: bool = True) -> None:
         self.record = answered(self.record, now, seconds=seconds, tokens=tokens, read=read)
 
-    def failed(self, now: float, *, asked_at: float) -> None:
-        self.record = failed(self.record, now, asked_at=asked_at)
+    def failed(self, now: float, *, asked_at: float, least_seconds: float = FIRST_REST_SECONDS) -> None:
+        self.record = failed(self.record, now, asked_at=asked_at, least_seconds=least_seconds)
+
+    def gave_up(self, now: float, *, asked_at: float) -> None:
+        self.record = gave_up(self.record, now, asked_at=asked_at)

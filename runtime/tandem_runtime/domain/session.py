@@ -35,6 +35,7 @@ from tandem_runtime.domain.errors import BadRequest, DraftLost, OutOfOrder, Stal
 from tandem_runtime.domain.states import FINAL, TRANSITIONS, Signal, State
 from tandem_runtime.domain.stopping import Reader
 from tandem_runtime.domain.tokens import (
+    Drafter,
     FinishReason,
     Incarnation,
     Opened,
@@ -410,7 +411,7 @@ class Session:
             rows=verdict.rows,
             draft_rows=self._proposal.rows,
             ahead=self._proposal.ahead,
-            prepares=proposed > 0 and self._outlook is not None,
+            prepares=proposed > 0 and self._outlook is not None and self._proposal.drafter is Drafter.MODEL,
             drafter=self._proposal.drafter,
             unjudged=verdict.unjudged,
             beside=verdict.beside,

@@ -6,16 +6,16 @@ Guessing k tokens is k jobs in a row for one session, each a row in the step tha
 is ever undone by hand: a round states the committed output from `base` on, and the line of KV memory keeps what agrees
 with it. After a full accept the draft has not yet read its own last guess: the next round begins with two tokens.
 
-Every failure is a DraftLost: whatever the reason, the driver goes on with K = 0.
+A failure keeps its kind, so that who asked can tell a draft's own fault from a request's. Text goes on with K = 0.
 """
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from statistics import fmean
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar
 
-from tandem_runtime.domain.errors import BadRequest, DraftLost, TandemError
+from tandem_runtime.domain.errors import BadRequest, DraftForgot, DraftLost
 from tandem_runtime.domain.tokens import (
     Ahead,
     Opened,
@@ -40,14 +40,12 @@ from tandem_runtime.ports import Logits
 
 __all__ = ["BatchedDraft"]
 
-Result = TypeVar("Result")
-
 
 class BatchedDraft(BatchedEngine):
     """`ports.DraftEngine` over any `StepModel`."""
 
     lost: ClassVar = DraftLost
-    forgotten: ClassVar = DraftLost
+    forgotten: ClassVar = DraftForgot
 
     @cached_property
     def _guessing(self) -> Guessing:
@@ -60,20 +58,17 @@ class BatchedDraft(BatchedEngine):
 
     async def open(self, request: OpenSession) -> Opened:
         """Whatever the target answers with: this model drafts alone."""
-        return await _or_lost(self._admit(replace(request, adapter=None)))
-
-    async def propose(self, request: ProposeRound) -> Proposal:
-        return await _or_lost(self._loop.submit(request.session, self._propose(request, self._clock.monotonic())))
-
-    async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
-        """One bit per id; the ids then count as committed. An id beyond the draft's context scores false."""
-        return await _or_lost(self._loop.submit(request.session, self._score(request)))
-
-    async def _admit(self, request: OpenSession) -> Opened:
         if not request.prompt:
             raise BadRequest("the prompt is empty; send at least one token", parameter="prompt")
         self._refuse_foreign((*request.prompt, *request.output))
-        return await self._sessions.admit(request)
+        return await self._sessions.admit(replace(request, adapter=None))
+
+    async def propose(self, request: ProposeRound) -> Proposal:
+        return await self._loop.submit(request.session, self._propose(request, self._clock.monotonic()))
+
+    async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
+        """One bit per id; the ids then count as committed. An id beyond the draft's context scores false."""
+        return await self._loop.submit(request.session, self._score(request))
 
     def _propose(self, request: ProposeRound, arrived: float) -> Work[Proposal]:
         session = self._sessions.find(request.session, request.incarnation)
@@ -144,7 +139,7 @@ class BatchedDraft(BatchedEngine):
     def _commit(self, session: Session, base: int, ids: Sequence[TokenId]) -> None:
         """The output is what it was up to `base`, then `ids`."""
         if base > len(session.output):
-            raise DraftLost(f"the round begins at offset {base}; the draft has heard of {len(session.output)} tokens")
+            raise DraftForgot(f"the round begins at offset {base}; the draft has heard of {len(session.output)} tokens")
         self._refuse_foreign(ids)
         session.commit(base, ids)
 
@@ -198,12 +193,3 @@ def _confidence(session: Session, logits: Logits) -> int:
 
 def _would_guess(token: TokenId, row: Logits, parameters: SamplingParameters, position: int) -> bool:
     return has_law(row, parameters) and coupled_choice(row, parameters, position) == token
-
-
-async def _or_lost(work: Coroutine[Any, Any, Result]) -> Result:
-    try:
-        return await work
-    except DraftLost:
-        raise
-    except TandemError as error:
-        raise DraftLost(f"the draft cannot go on: {error}") from error

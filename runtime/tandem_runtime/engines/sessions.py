@@ -128,7 +128,7 @@ class Session:
 class Sessions:
     """The sessions of one engine. Touched on the model's thread only, but for `admit` and `drop`, which go there.
 
-    `forgotten` makes the error for a session that is not here: SessionLost of a target, DraftLost of a draft.
+    `forgotten` makes the error for a session that is not here: SessionLost of a target, DraftForgot of a draft.
     """
 
     def __init__(

@@ -12,9 +12,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tandem_runtime.asking import in_time, scored
 from tandem_runtime.domain.errors import TandemError
 from tandem_runtime.domain.policy import RoleHash
-from tandem_runtime.domain.tokens import OpenSession, ScoreTokens, SessionId, TokenId
+from tandem_runtime.domain.tokens import OpenSession, ScoreTokens, TokenId
 from tandem_runtime.ports import DraftEngine
 from tandem_runtime.replicas import Pool
 
@@ -56,7 +57,7 @@ class Shadow:
             job = await self._jobs.get()
             try:
                 await self._score(job)
-            except (TandemError, TimeoutError) as error:
+            except TandemError as error:
                 self.dropped += 1
                 log.info("shadow score dropped: %s", error)
             finally:
@@ -71,12 +72,17 @@ class Shadow:
         if replica is None:
             self.dropped += 1
             return
-        session: SessionId = job.opening.session
         try:
-            async with asyncio.timeout(SCORE_SECONDS):
-                opened = await replica.engine.open(job.opening)
-                bits = await replica.engine.score(ScoreTokens(session, opened.incarnation, 0, job.output))
-            job.scored(sum(bits), len(bits))
+            bits = await in_time(SCORE_SECONDS, _bits(replica.engine, job))
+            if bits is None:
+                self.dropped += 1
+            else:
+                job.scored(sum(bits), len(bits))
         finally:
-            await replica.engine.close(session)
             self._drafts.give_back(replica)
+            await in_time(SCORE_SECONDS, replica.engine.close(job.opening.session))
+
+
+async def _bits(draft: DraftEngine, job: ShadowJob) -> tuple[bool, ...] | None:
+    opened = await draft.open(job.opening)
+    return await scored(draft, ScoreTokens(job.opening.session, opened.incarnation, 0, job.output))

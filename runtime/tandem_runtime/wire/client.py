@@ -4,7 +4,8 @@ Refuses to know engines, the deadline of a round and what a driver does about a 
 
 A peer has at most one `Link` at a time, and a link is one life of one stream. Sessions are numbers on a link, so no
 session outlives it: the server closes the sessions of an ended stream, calls that wait raise TargetLost, and later
-calls for those sessions raise SessionLost, whichever engine answers by then. Every failure of a draft is DraftLost.
+calls for those sessions raise SessionLost, whichever engine answers by then. For a draft these are DraftLost and
+DraftForgot; what it says of the request itself (BadRequest, Overloaded, NotANumber) stays what it is.
 
 A slow reader of a `run` holds nobody up: its verdicts wait at this end, `max_tokens` of them at most.
 """
@@ -21,7 +22,7 @@ from typing import Final, Self
 import grpc.aio
 
 from tandem_runtime.domain.adapters import AdapterFacts
-from tandem_runtime.domain.errors import BadRequest, DraftLost, TandemError, TargetLost, origin
+from tandem_runtime.domain.errors import BadRequest, DraftForgot, DraftLost, SessionLost, TargetLost, origin
 from tandem_runtime.domain.tokens import (
     Capabilities,
     Opened,
@@ -205,26 +206,28 @@ class RemoteDraft(RemotePeer):
     service = transport.DRAFT_SERVICE
 
     async def capabilities(self) -> Capabilities:
-        with _as_draft_lost():
+        with _as_of_a_draft():
             return await super().capabilities()
 
     async def open(self, request: OpenSession) -> Opened:
-        with _as_draft_lost():
+        with _as_of_a_draft():
             return await self._require().open(request)
 
     async def propose(self, request: ProposeRound) -> Proposal:
-        with _as_draft_lost():
+        with _as_of_a_draft():
             return expect(Proposal, await self._require().ask(request.session, request))
 
     async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
-        with _as_draft_lost():
+        with _as_of_a_draft():
             return expect(Scored, await self._require().ask(request.session, request)).matches
 
 
 @contextmanager
-def _as_draft_lost() -> Iterator[None]:
-    """A draft is only ever there or not: whatever it refuses, text goes on without it."""
+def _as_of_a_draft() -> Iterator[None]:
+    """A link says of every peer that a target is lost."""
     try:
         yield
-    except TandemError as error:
-        raise DraftLost(str(error)) from error
+    except SessionLost as forgot:
+        raise DraftForgot(str(forgot)) from forgot
+    except TargetLost as lost:
+        raise DraftLost(str(lost)) from lost

@@ -6,6 +6,7 @@ Refuses to know who failed and what a caller does about it.
 from tandem_runtime.domain.errors import (
     BadRequest,
     Cancelled,
+    DraftForgot,
     DraftLost,
     ModelRefused,
     NotANumber,
@@ -24,7 +25,8 @@ _KINDS: dict[type[TandemError], pb.ErrorKind] = {
     ModelRefused: pb.ERROR_KIND_BAD_REQUEST,
     Overloaded: pb.ERROR_KIND_OVERLOADED,
     SessionLost: pb.ERROR_KIND_SESSION_LOST,
-    DraftLost: pb.ERROR_KIND_SESSION_LOST,
+    DraftForgot: pb.ERROR_KIND_SESSION_LOST,
+    DraftLost: pb.ERROR_KIND_INTERNAL,
     StaleOffset: pb.ERROR_KIND_STALE_OFFSET,
     NotANumber: pb.ERROR_KIND_NOT_A_NUMBER,
     Cancelled: pb.ERROR_KIND_CANCELLED,

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from tandem_runtime.domain.errors import BadRequest
+from tandem_runtime.domain.errors import BadRequest, Overloaded
 from tandem_runtime.domain.tokens import (
     Capabilities,
     OpenSession,
@@ -80,7 +80,10 @@ class DraftRole:
             case ProposeRound():
                 yield await self.engine.propose(request)
             case ScoreTokens():
-                yield Scored(await self.engine.score(request))
+                bits = await self.engine.score(request)
+                if bits is None:
+                    raise Overloaded("this draft is left alone for a while; ask again later")
+                yield Scored(bits)
             case _:
                 raise BadRequest(f"a draft does not serve {type(request).__name__}", parameter="kind")
 

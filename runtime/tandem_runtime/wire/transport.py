@@ -6,7 +6,7 @@ end or refuse a stream is written here with its reason; both ends read the same 
 
 from typing import Final
 
-from tandem_runtime.domain.errors import BadRequest, ModelRefused, TargetLost
+from tandem_runtime.domain.errors import BadRequest, ModelRefused
 from tandem_runtime.domain.tokens import Capabilities
 
 TARGET_SERVICE: Final = "tandem.verify.v1.Target"
@@ -79,9 +79,10 @@ def check_request(size_bytes: int) -> None:
 
 
 def check_reply(size_bytes: int) -> None:
-    """As `check_request`, for what an engine says: full-vocabulary rows of q can be that long."""
+    """As `check_request`, for what an engine says: full-vocabulary rows of q can be that long. It would be as long from
+    any engine."""
     if size_bytes > MAX_MESSAGE_BYTES:
-        raise TargetLost(
+        raise BadRequest(
             f"the engine's answer takes {size_bytes} bytes on a link whose limit is {MAX_MESSAGE_BYTES}; send sparser q"
         )
 

@@ -1,0 +1,73 @@
+"""A recorded look decides as it did when it was recorded, says where it does not, and never holds a secret."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.domain.simulated_world import BASE, QUICK, V2, Behaviour, changed, installed, push
+
+from tandem_operator.domain import recording
+from tandem_operator.domain.decide import decide
+from tandem_operator.domain.record import RecordError
+
+RECORDED = sorted((Path(__file__).parent / "recorded_looks").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_a_recorded_look_gives_the_recorded_decision(path: Path) -> None:
+    assert recording.replay(path.read_text()).differences == ()
+
+
+def test_every_look_of_a_canary_replays_to_the_same_decision() -> None:
+    world = installed(QUICK, rate=5)
+    push(world, V2, Behaviour(acceptance=0.85, speedup=1.7))
+    for _ in range(12):
+        world.tick()
+        seen = world.observed()
+        played = recording.replay(recording.write(seen))
+        assert (played.decision, played.differences) == (decide(seen), ())
+
+
+def test_another_decision_is_named_by_its_place() -> None:
+    document = json.loads(recording.write(installed().observed()))
+    document["decision"]["lookAgainInSeconds"] = 77
+    played = recording.replay(json.dumps(document))
+    assert played.differences == ("decision.lookAgainInSeconds: recorded 77, now 10",)
+
+
+@pytest.mark.parametrize("document", ["", "[]", "{}", '{"format": 1}', '{"format": 2, "observed": {}}'])
+def test_what_is_no_recorded_look_is_refused(document: str) -> None:
+    with pytest.raises(RecordError):
+        recording.replay(document)
+
+
+def variable(name: str, **how: Any) -> dict[str, Any]:
+    container = {"name": "engine", "env": [{"name": name, **how}]}
+    return changed(BASE, target__podTemplate={"spec": {"containers": [container]}})
+
+
+def test_a_spec_with_a_plain_secret_reveals_it_by_its_place_also_when_it_is_of_an_older_revision() -> None:
+    world = installed(variable("HF_TOKEN", value="hf_abc"))
+    place = "target.podTemplate.spec.containers[engine].env[HF_TOKEN]"
+    assert recording.revealed_by(world.observed()) == f"spec.{place}"
+    world.spec = BASE
+    assert str(recording.revealed_by(world.observed())).endswith(place)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        BASE,
+        variable("HF_TOKEN", valueFrom={"secretKeyRef": {"name": "hub", "key": "token"}}),
+        variable("TOKENIZERS_PARALLELISM", value="false"),
+    ],
+)
+def test_what_holds_no_secret_reveals_nothing(spec: dict[str, Any]) -> None:
+    assert recording.revealed_by(installed(spec).observed()) is None
+
+
+def test_the_copy_of_the_spec_that_kubectl_keeps_is_left_out() -> None:
+    world = installed()
+    world.annotations[recording.APPLIED_BY_KUBECTL] = "hf_abc"
+    assert "hf_abc" not in recording.write(world.observed())
