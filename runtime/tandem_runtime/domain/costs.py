@@ -93,6 +93,8 @@ class Plane(NamedTuple):
     def strangeness(self, rows: int) -> float:
         """How far off the cost may be because it was seen at other batches: a standard deviation, as a share of it. It
         is that of the slope, times the distance from where the samples lie."""
+        if self.p22 <= 0:
+            return 0.0  # what took no time at all has no slope to be in doubt of
         distance = rows - 1 + self.p02 / self.p22
         return sqrt(self.p22) * abs(distance) / max(self.seconds(0, rows), 1e-9)
 
