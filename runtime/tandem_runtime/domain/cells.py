@@ -32,7 +32,7 @@ from tandem_runtime.domain.tokens import Round
 
 START_SECONDS: Final = 1.0
 """After so long another session may try what proposals cost: the first may be held by its reader."""
-STANDS_ROUNDS: Final = 8
+STANDS_ROUNDS: Final = 4
 """For so many rounds a choice stands at most, and so many of a session wait to be learnt from together."""
 STANDS_SHIFT: Final = 0.02
 """And as long as what was said since moves the believed level by less than this: K hardly moves for it."""
