@@ -549,20 +549,6 @@ def test_proposing_does_not_begin_again_by_costs_that_were_measured_at_another_b
     assert choose(known, WIDE, 0.0, View(batch=Batch(1), k=4))[0].why.rule is Rule.PAYS
 
 
-def test_a_session_whose_draft_cannot_be_heard_lends_its_ear_to_another_until_it_chooses_again() -> None:
-    cell = Shared(belief(0.2, k=0))
-    first, second = cell.begin(), cell.begin()
-    for each in (first, second):
-        each.choose(WIDE, 16, 0.0, warm=False)
-    assert (first.listens, second.listens) == (LISTEN_TOKENS, None)
-    first.unheard()
-    assert (first.listens, second.listens) == (None, LISTEN_TOKENS)
-    first.choose(WIDE, 16, 0.0, warm=False)
-    assert (first.listens, second.listens) == (None, LISTEN_TOKENS)
-    second.unheard()
-    assert (first.listens, second.listens) == (LISTEN_TOKENS, None)
-
-
 def test_k_falls_to_what_the_target_s_budget_judges_and_seldom_tries_one_more() -> None:
     cell = Shared(belief(0.9, k=None))
     lookahead, asked = cell.begin(), []
