@@ -9,6 +9,7 @@ day, and a template that tests for it does without. `tojson` leaves signs of HTM
 `generation` block, by which trainers find the assistant's words, is text like any other.
 """
 
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -110,8 +111,8 @@ class FolderTokenizer:
         text, token = self._opening
         if token is None or token not in ids or text in self.decode((token,)):
             return self.decode(ids)
-        at = list(ids).index(token)
-        return self.decode(ids[:at]) + text + self.decode_calls(ids[at + 1 :])
+        marks = [-1, *(at for at, each in enumerate(ids) if each == token), len(ids)]
+        return text.join(self.decode(ids[mark + 1 : end]) for mark, end in itertools.pairwise(marks))
 
 
 def _read_model(path: Path) -> TokenizerModel:

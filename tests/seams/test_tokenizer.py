@@ -280,6 +280,8 @@ def test_what_opens_a_call_is_text_also_where_it_is_a_special_token(tmp_path: Pa
     assert tokenizer.decode(ids) == "the fox [a dog"
     assert tokenizer.decode_calls(ids) == "the fox[TOOL_CALLS] [a dog[TOOL_CALLS]"
     assert tokenizer.decode_calls(ids[:3]) == tokenizer.decode(ids[:3])
+    opening = tokenizer.continuation("[TOOL_CALLS]")
+    assert tokenizer.decode_calls(opening * 2000) == "[TOOL_CALLS]" * 2000
 
 
 def test_a_continuation_has_no_special_tokens_of_its_own(tmp_path: Path) -> None:
