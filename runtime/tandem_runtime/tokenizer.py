@@ -28,6 +28,9 @@ from tandem_runtime.domain.tokens import SamplingDefaults, TokenId
 from tandem_runtime.domain.tool_calls import FORMS, ToolFormat
 from tandem_runtime.model_folder import read_object, read_text
 
+_TEMPLATE_FAULTS = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError)
+"""What a program that was not made for these messages ends with: it adds a text to an object, counts what is absent."""
+
 
 class FolderTokenizer:
     """The Tokenizer port over one model folder. Raises ModelRefused, naming file and field, if it cannot be read."""
@@ -93,7 +96,7 @@ class FolderTokenizer:
                 add_generation_prompt=True,
                 **_special_tokens(self._settings),
             )
-        except TemplateError as error:
+        except _TEMPLATE_FAULTS as error:
             raise BadRequest(
                 f"the model's chat template refuses these messages: {error}", parameter="messages"
             ) from error
