@@ -9,6 +9,7 @@ day, and a template that tests for it does without. `tojson` leaves signs of HTM
 `generation` block, by which trainers find the assistant's words, is text like any other.
 """
 
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,9 @@ from tandem_runtime.domain.errors import BadRequest, ModelRefused
 from tandem_runtime.domain.tokens import SamplingDefaults, TokenId
 from tandem_runtime.domain.tool_calls import FORMS, ToolFormat
 from tandem_runtime.model_folder import read_object, read_text
+
+_TEMPLATE_FAULTS = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError)
+"""What a program that was not made for these messages ends with: it adds a text to an object, counts what is absent."""
 
 
 class FolderTokenizer:
@@ -92,7 +96,7 @@ class FolderTokenizer:
                 add_generation_prompt=True,
                 **_special_tokens(self._settings),
             )
-        except TemplateError as error:
+        except _TEMPLATE_FAULTS as error:
             raise BadRequest(
                 f"the model's chat template refuses these messages: {error}", parameter="messages"
             ) from error
@@ -110,8 +114,8 @@ class FolderTokenizer:
         text, token = self._opening
         if token is None or token not in ids or text in self.decode((token,)):
             return self.decode(ids)
-        at = list(ids).index(token)
-        return self.decode(ids[:at]) + text + self.decode_calls(ids[at + 1 :])
+        marks = [-1, *(at for at, each in enumerate(ids) if each == token), len(ids)]
+        return text.join(self.decode(ids[mark + 1 : end]) for mark, end in itertools.pairwise(marks))
 
 
 def _read_model(path: Path) -> TokenizerModel:

@@ -67,6 +67,12 @@ ANSWERS: list[tuple[ToolFormat, str, list[Event]]] = [
         f'<tool_call>{{"a": 1}}</tool_call><tool_call>{LOOK}</tool_call>',
         [Said('<tool_call>{"a": 1}</tool_call>'), *LOOKED],
     ),
+    (
+        HERMES,
+        '<tool_call>{"name": "add", "arguments": {"a": 1}, "arguments": {"b": 22}, "more": 1}</tool_call>',
+        [Called(0, "add"), Argued(0, '{"a": 1}')],
+    ),
+    (LLAMA, '{"parameters": null, "name": "add", "arguments": {"a": 1}}', [Called(0, "add"), Argued(0, '{"a": 1}')]),
     (LLAMA, '{"name": "look", "parameters": {"at": "x"}}', [Called(0, "look"), Argued(0, '{"at": "x"}')]),
     (LLAMA, '\n{"type": "function", "name": "add", "parameters": {}}', [Called(0, "add"), Argued(0, "{}")]),
     (
@@ -111,7 +117,11 @@ PARTS = [
     "\n",
 ]
 WORDS = ['{"name": "look"', '"name"', '"look"', '"fly"', '"arguments"', '"parameters"', "null", "7", "word", LOOK]
-TEXTS = st.lists(st.sampled_from(PARTS + WORDS), max_size=14).map("".join)
+KEYS = ["name", "name", "arguments", "parameters", "id", "type", "more"]
+VALUES = ['"look"', '"add"', '"fly"', "null", "7", '{"at": "é } <tool_call>"}', "{}", "[1]"]
+PAIRS = st.builds('"{}": {}'.format, st.sampled_from(KEYS), st.sampled_from(VALUES))
+OBJECTS = st.lists(PAIRS, max_size=4).map(lambda pairs: f"{{{', '.join(pairs)}}}")
+TEXTS = st.lists(st.sampled_from(PARTS + WORDS) | OBJECTS, max_size=14).map("".join)
 
 
 @given(
@@ -122,6 +132,15 @@ TEXTS = st.lists(st.sampled_from(PARTS + WORDS), max_size=14).map("".join)
     cuts=st.lists(st.integers(0, 80)),
 )
 @example(format=HERMES, text=f"<tool_call>{LOOK}</tool_call> x", inside=False, most=None, cuts=[3, 12, 20, 58])
+@example(format=LLAMA, text='{"name": "add", "arguments": {}, "more": 1}', inside=False, most=None, cuts=[33])
+@example(
+    format=LLAMA,
+    text='{"arguments": {"a": 1}, "name": "add", "parameters": {"b": 22}}',
+    inside=False,
+    most=None,
+    cuts=[40],
+)
+@example(format=MISTRAL, text='[TOOL_CALLS]{"name": "add"}', inside=True, most=None, cuts=[1, 2])
 def test_the_pieces_in_which_an_answer_comes_do_not_matter(
     format: ToolFormat, text: str, inside: bool, most: int | None, cuts: list[int]
 ) -> None:

@@ -81,6 +81,25 @@ async def test_who_waits_counts_among_its_tenants_choices() -> None:
     assert (house.sessions, house.waiting) == (1, 0)
 
 
+async def test_prompts_that_wait_are_of_the_minutes_tokens_and_given_back_by_who_leaves() -> None:
+    house, asking = House(Limits(sessions=1), HandClock()), guest(prompt=30, tokens_per_minute=60)
+    async with AsyncExitStack() as inside:
+        await inside.enter_async_context(house.admitted(guest("other")))
+        line = [asyncio.create_task(AsyncExitStack().enter_async_context(house.admitted(asking))) for _ in range(3)]
+        await asyncio.wait(line[2:])
+        assert house.waiting == 2
+        with pytest.raises(QuotaUsedUp) as refused:
+            await line[2]
+        assert refused.value.retry_after_seconds == 30
+        line[1].cancel()
+        await asyncio.wait(line[1:2])
+        await inside.aclose()  # the first is called
+        line[0].cancel()
+        await asyncio.wait(line)
+    async with house.admitted(replace(asking, prompt_tokens=60)):
+        assert (house.sessions, house.waiting) == (1, 0)
+
+
 async def order_of(house: House, holding: Guest, waiting: list[Guest]) -> list[str]:
     """By which name those who wait are let in, one behind the other, once `holding` leaves."""
     entered: list[str] = []
@@ -162,12 +181,16 @@ async def test_the_official_client_hears_of_a_quota_and_when_to_come_back() -> N
         async with openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key="two", max_retries=0) as beta:
             with pytest.raises(openai.BadRequestError) as never:
                 await beta.completions.create(**asked, n=2)
+            with pytest.raises(openai.BadRequestError) as best:
+                await beta.completions.create(**asked, best_of=2)
+            with pytest.raises(openai.BadRequestError) as prompts:
+                await beta.completions.create(**asked | {"prompt": ["a", "b"]})
             assert (await beta.completions.create(**asked)).usage is not None
         metrics = running.gateway.books.metrics.render().decode()
         stratum = running.stratum()
     assert refused.value.code == "quota_used_up"
     assert 20 <= int(refused.value.response.headers["retry-after"]) <= 30
-    assert never.value.param == "n"
+    assert [refusal.value.param for refusal in (never, best, prompts)] == ["n", "best_of", "prompt"]
     assert 'code="429"' in metrics
     assert stratum["errors"] == 0
 

@@ -270,6 +270,16 @@ def test_the_template_for_tools_is_taken_where_there_are_some(tmp_path: Path) ->
     assert tokenizer.decode(tokenizer.encode_chat(MESSAGES, TOOLS)) == "dogfunction[TOOL_CALLS]"
 
 
+@pytest.mark.parametrize(
+    "asks", ["'arguments: ' + messages[0].arguments", "1 / messages[0].arguments.day", "messages[9].x"]
+)
+def test_messages_that_a_template_was_not_made_for_are_the_callers_to_mend(tmp_path: Path, asks: str) -> None:
+    tokenizer = FolderTokenizer(byte_level_folder(tmp_path, settings={"chat_template": f"{{{{ {asks} }}}}"}))
+    with pytest.raises(BadRequest, match="chat template refuses these messages") as refused:
+        tokenizer.encode_chat([{"role": "user", "content": "", "arguments": {"day": 0}}])
+    assert refused.value.parameter == "messages"
+
+
 def test_what_opens_a_call_is_text_also_where_it_is_a_special_token(tmp_path: Path) -> None:
     byte_level_folder(tmp_path, settings={"chat_template": "{{ tools }}[TOOL_CALLS]"})
     model = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
@@ -280,6 +290,8 @@ def test_what_opens_a_call_is_text_also_where_it_is_a_special_token(tmp_path: Pa
     assert tokenizer.decode(ids) == "the fox [a dog"
     assert tokenizer.decode_calls(ids) == "the fox[TOOL_CALLS] [a dog[TOOL_CALLS]"
     assert tokenizer.decode_calls(ids[:3]) == tokenizer.decode(ids[:3])
+    opening = tokenizer.continuation("[TOOL_CALLS]")
+    assert tokenizer.decode_calls(opening * 2000) == "[TOOL_CALLS]" * 2000
 
 
 def test_a_continuation_has_no_special_tokens_of_its_own(tmp_path: Path) -> None:

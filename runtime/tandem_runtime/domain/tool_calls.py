@@ -9,7 +9,9 @@ with `name` and `arguments`, which Llama calls `parameters`.
 Nothing is lost and nothing is taken back. Text is held while it may still become a call; what does not become one, as
 its name is none of the tools or it is no such object, is text like any other, marks included. Once name and the
 beginning of the arguments are there it is a call, and the arguments are told as they come, letter by letter as the
-model wrote them. White space before and behind a call belongs to the form and is left out.
+model wrote them. So what stands behind the beginning cannot unmake a call, and of arguments given twice the first
+count: an answer told whole is read by the same rule, since it must not say anything else than the same answer streamed.
+White space before and behind a call belongs to the form and is left out.
 """
 
 import json
@@ -23,6 +25,8 @@ KEYS: Final = frozenset({"name", "type", "id", *ARGUMENTS})
 """An object with another key is no call."""
 NO_ARGUMENTS: Final = "{}"
 _SPACE: Final = " \t\r\n"
+_LETTERS_AT_ONCE: Final = 1024
+"""What is held is copied at each step."""
 
 
 class ToolFormat(StrEnum):
@@ -111,9 +115,10 @@ class CallReader:
         return self._calls if self._most is None else min(self._calls, self._most)
 
     def feed(self, text: str) -> list[Event]:
-        self._held += text
-        while self._step():
-            pass
+        for start in range(0, len(text), _LETTERS_AT_ONCE):
+            self._held += text[start : start + _LETTERS_AT_ONCE]
+            while self._step():
+                pass
         return self._told()
 
     def end(self) -> list[Event]:
@@ -182,7 +187,7 @@ class CallReader:
         if self._is_call:
             self._argue()
         if not self._object.closed:
-            return False
+            return bool(self._held)
         self._sent, self._behind_call = None, True
         self._place = _Place.BETWEEN_CALLS
         return True
@@ -212,8 +217,8 @@ class CallReader:
         self._held = text + self._held
         self._place, self._taken, self._sent = _Place.IN_TEXT, "", None
         opening = self._form.opening
-        if opening and self._held.lstrip().startswith(opening):  # it would be found again
-            certain = self._held.find(opening) + len(opening)
+        if opening and text.lstrip().startswith(opening):  # it would be found again
+            certain = text.find(opening) + len(opening)
             self._say(self._held[:certain])
             self._held = self._held[certain:]
 
@@ -256,13 +261,13 @@ class _Object:
         self._spans: dict[str, tuple[int, int]] = {}
 
     def feed(self, text: str) -> int:
-        """Read to the end of the object at most; how many letters that were."""
+        """Read up to where a decision may fall, which is outside strings and what is nested; how many letters."""
         before = len(self.text)
         self.text += text
         for at in range(before, len(self.text)):
             self._read(at, self.text[at])
-            if self._depth == 0:
-                self.closed, self.text = True, self.text[: at + 1]
+            if self._depth <= 1 and not self._in_string:
+                self.closed, self.text = self._depth == 0, self.text[: at + 1]
                 break
         return len(self.text) - before
 
@@ -277,11 +282,11 @@ class _Object:
 
     @property
     def arguments(self) -> str | None:
-        """Their text, also while they are read; `null` is none."""
-        for key in ARGUMENTS:
-            whole = self.value(key)
-            if whole is not None:
-                return None if whole == "null" else whole
+        """Their text, also while they are read; the first that are not `null`."""
+        wholes = (self.value(key) for key in self._spans if key in ARGUMENTS)
+        for whole in wholes:
+            if whole != "null":
+                return whole
         is_open = self._key in ARGUMENTS and self._has_colon and self._start is not None
         return self.text[self._start :] if is_open and self.text[self._start or 0] != "n" else None
 
@@ -334,10 +339,9 @@ class _Object:
 
     def _end_pair(self, at: int) -> None:
         """A number or a word ends only here."""
-        if self._key not in self._spans:
-            self._keep(at)
+        self._keep(at)
         self._key, self._start, self._has_colon = None, None, False
 
     def _keep(self, end: int) -> None:
         if self._key is not None and self._has_colon and self._start is not None:
-            self._spans[self._key] = self._start, len(self.text[:end].rstrip())
+            self._spans.setdefault(self._key, (self._start, len(self.text[:end].rstrip())))

@@ -3,9 +3,10 @@
 Refuses to know what requests ask and how they are served.
 
 **Tokens per minute** are a bucket: it holds a minute's worth, fills evenly, and a request may begin while there is
-enough for its prompt (a full one is enough for any). Prompts are taken when a request begins, answers token by token as
-they come, so a bucket can be overdrawn, and then the tenant waits longer: over time it gets its rate, whatever its
-answers' lengths. **Concurrent** counts choices. Both are those of one gateway: of several a tenant may have the sum.
+enough for its prompt (a full one is enough for any) and for those of the tenant's requests that wait for room. Prompts
+are taken when a request begins, and given back if it leaves before; answers are taken token by token as they come, so a
+bucket can be overdrawn, and then the tenant waits longer: over time it gets its rate, whatever its answers' lengths.
+**Concurrent** counts choices. Both are those of one gateway: of several a tenant may have the sum.
 
 **The house.** Who finds no room waits, for a while and in bounds. Next is whose tenant has the fewest choices in
 progress for its weight, of equals who came first; nobody overtakes it, so a request of many choices has its turn.
@@ -47,6 +48,8 @@ class Guest:
     quota: Quota
     sessions: int
     prompt_tokens: int
+    field: str = "n"
+    """Of the request: what asks for so many choices."""
 
 
 @dataclass(slots=True)
@@ -110,17 +113,20 @@ class House:
     def _refuse_what_never_fits(self, guest: Guest) -> None:
         most, mine = self._limits.sessions, guest.quota.concurrent
         if guest.sessions > most:
-            raise BadRequest(f"n asks for {guest.sessions} choices; at most {most} fit here", parameter="n")
+            raise BadRequest(
+                f"{guest.field} asks for {guest.sessions} choices; at most {most} fit here", parameter=guest.field
+            )
         if mine is not None and guest.sessions > mine:
             raise BadRequest(
-                f"n asks for {guest.sessions} choices; at most {mine} may be in progress for this API key",
-                parameter="n",
+                f"{guest.field} asks for {guest.sessions} choices; at most {mine} may be in progress for this API key",
+                parameter=guest.field,
             )
 
     def _refuse_beyond_quota(self, guest: Guest) -> None:
+        """Of both quotas, what waits has its part already."""
+        waiting = [waiter.guest for waiter in self._waiting if waiter.guest.tenant == guest.tenant]
         most = guest.quota.concurrent
-        waiting = sum(waiter.guest.sessions for waiter in self._waiting if waiter.guest.tenant == guest.tenant)
-        used = self._used[guest.tenant] + waiting
+        used = self._used[guest.tenant] + sum(each.sessions for each in waiting)
         if most is not None and used + guest.sessions > most:
             raise QuotaUsedUp(
                 f"{used} of {most} choices of this API key are in progress or wait; send it again when one has ended",
@@ -129,7 +135,8 @@ class House:
         bucket, rate = self._bucket(guest), guest.quota.tokens_per_minute
         if bucket is None or rate is None:
             return
-        missing = min(max(guest.prompt_tokens, 1), rate) - bucket.tokens
+        left = bucket.tokens - sum(each.prompt_tokens for each in waiting)
+        missing = min(max(guest.prompt_tokens, 1), rate) - left
         if missing > 0:
             raise QuotaUsedUp(
                 f"the {rate} tokens per minute of this API key are used up; wait, or send a shorter prompt",
@@ -174,6 +181,7 @@ class House:
                 self._waiting.remove(waiter)
                 self._call()
             else:
+                self.charge(guest, -guest.prompt_tokens)
                 self._leave(guest)
             raise
 

@@ -62,6 +62,13 @@ class Ask:
         return len(self.prompts) * self.choices
 
     @property
+    def choices_field(self) -> str:
+        """Which field asks for more than one choice."""
+        if self.choices == 1 and len(self.prompts) > 1:
+            return self.prompt_field
+        return "n" if self.kept is None else "best_of"
+
+    @property
     def prompt_tokens(self) -> int:
         """Each prompt once, however many choices it has."""
         return sum(map(len, self.prompts))

@@ -199,7 +199,7 @@ class Gateway:
         with _refusals_counted(self.books.metrics):
             assignment = self._assignment(ask, request=request_id, session=session_key or ask.user)
         account = Account(assignment, self.in_force, ledger=self.books.ledger, metrics=self.books.metrics)
-        guest = Guest(ask.tenant, ask.weight, ask.quota, ask.sessions, ask.prompt_tokens)
+        guest = Guest(ask.tenant, ask.weight, ask.quota, ask.sessions, ask.prompt_tokens, ask.choices_field)
         reply = Reply(ask, account, clock=self.clock, charge=partial(self._house.charge, guest))
         with _closed_by_its_end(account):
             async with self._house.admitted(guest):
