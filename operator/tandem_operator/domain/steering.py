@@ -148,7 +148,8 @@ def heed_alerts(at: Situation, course: Course) -> Course:
 
 
 def _heed(at: Situation, course: Course, key: str, intent: alerts.Intent) -> Course:
-    action, why = alerts.judge(intent, _standing(at, course.progress))
+    standing = _standing(at, course.progress)
+    action, why = alerts.judge(intent, standing)
     note = f"{intent.name}, started {intent.starts_at:%Y-%m-%d %H:%M:%S} UTC: {why}"
     revision = course.progress.rollout.revision if action is AlertAction.ABORTED_CANARY else at.stable_name
     bad = intent.revision == revision
@@ -162,7 +163,16 @@ def _heed(at: Situation, course: Course, key: str, intent: alerts.Intent) -> Cou
             course = end_canary(at, course, Ending(reason="Alert", note=note, bad=bad))
         case _:
             course = course.warn(f"Alert{action}", note)
-    answered = AnsweredAlert(key=key, name=intent.name, revision=revision, action=action, at=at.seen.now, note=why)
+    begun = {AlertAction.POLICY_UNDONE: standing.policy_since, AlertAction.ABORTED_CANARY: standing.canary_since}
+    answered = AnsweredAlert(
+        key=key,
+        name=intent.name,
+        revision=revision,
+        action=action,
+        at=at.seen.now,
+        note=why,
+        since=begun.get(action),
+    )
     return replace(course, progress=replace(course.progress, alerts=alerts.echoed(course.progress, answered)))
 
 
