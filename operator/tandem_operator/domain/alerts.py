@@ -204,6 +204,12 @@ RULES = (
 )
 
 
+def begun(action: AlertAction, standing: Standing) -> datetime | None:
+    """When the change began that the action takes back; None where it takes none back, or a revision that served."""
+    changes = {AlertAction.POLICY_UNDONE: standing.policy_since, AlertAction.ABORTED_CANARY: standing.canary_since}
+    return changes.get(action)
+
+
 def echoed(progress: Progress, alert: AnsweredAlert) -> tuple[AnsweredAlert, ...]:
     """The kept alerts with one more, the oldest dropped."""
     return (*progress.alerts, alert)[-MOST_KEPT:]

@@ -145,7 +145,7 @@ class AlertAction(StrEnum):
 class AnsweredAlert:
     """One entry of `status.alerts`; `key` is the hash in the annotation's name, `note` says why it was ignored.
 
-    `since` is when the change began that was taken back; None where none was.
+    `since` is when the policy or canary began that was taken back; None where none was.
     """
 
     key: str

@@ -163,29 +163,17 @@ def _heed(at: Situation, course: Course, key: str, intent: alerts.Intent) -> Cou
             course = end_canary(at, course, Ending(reason="Alert", note=note, bad=bad))
         case _:
             course = course.warn(f"Alert{action}", note)
-    begun = {AlertAction.POLICY_UNDONE: standing.policy_since, AlertAction.ABORTED_CANARY: standing.canary_since}
-    answered = AnsweredAlert(
-        key=key,
-        name=intent.name,
-        revision=revision,
-        action=action,
-        at=at.seen.now,
-        note=why,
-        since=begun.get(action),
-    )
-    return replace(course, progress=replace(course.progress, alerts=alerts.echoed(course.progress, answered)))
+    answered = AnsweredAlert(key=key, name=intent.name, revision=revision, action=action, at=at.seen.now, note=why)
+    return _echo(course, replace(answered, since=alerts.begun(action, standing)))
 
 
 def _heed_unreadable(at: Situation, course: Course, key: str) -> Course:
     """What is no intent is answered too, or its annotation would stay for ever."""
-    answered = AnsweredAlert(
-        key=key,
-        name="",
-        revision="",
-        action=AlertAction.IGNORED,
-        at=at.seen.now,
-        note="the annotation is no alert intent",
-    )
+    ignored, why = AlertAction.IGNORED, "the annotation is no alert intent"
+    return _echo(course, AnsweredAlert(key=key, name="", revision="", action=ignored, at=at.seen.now, note=why))
+
+
+def _echo(course: Course, answered: AnsweredAlert) -> Course:
     return replace(course, progress=replace(course.progress, alerts=alerts.echoed(course.progress, answered)))
 
 
