@@ -226,7 +226,7 @@ async def test_whatever_ends_kopf_is_told_and_the_watches_begin_anew(
         await stop_flag.wait()
 
     monkeypatch.setattr(handlers, "AGAIN_SECONDS", 0.0)
-    monkeypatch.setattr(handlers.kopf, "operator", operator)
+    monkeypatch.setattr(kopf, "operator", operator)
     stop = asyncio.Event()
     running = asyncio.create_task(keep_watching(Calls(unasked, Woken().wake), (), stop))
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -246,7 +246,7 @@ async def test_who_stops_to_wait_for_the_end_of_the_watches_breaks_no_thread(mon
         await stop_flag.wait()
         go_on.wait(PATIENCE_SECONDS)
 
-    monkeypatch.setattr(handlers.kopf, "operator", operator)
+    monkeypatch.setattr(kopf, "operator", operator)
     watches = handlers.Watches(Calls(unasked, Woken().wake), ())
     watches.leave()
     over = asyncio.wrap_future(watches.over)
@@ -254,7 +254,7 @@ async def test_who_stops_to_wait_for_the_end_of_the_watches_breaks_no_thread(mon
         await asyncio.sleep(0)
     over.cancel()
     go_on.set()
-    assert await asyncio.to_thread(watches.over.result, PATIENCE_SECONDS) is None
+    await asyncio.to_thread(watches.over.result, PATIENCE_SECONDS)
 
 
 def test_an_error_in_kopfs_loop_is_told_without_the_headers_that_were_sent(caplog: pytest.LogCaptureFixture) -> None:
