@@ -133,10 +133,14 @@ class Watches:
             self._loop.call_soon_threadsafe(self._leaving.set)
 
     def _main(self) -> None:
+        """Whatever ends it is told: watches that ended unseen would never begin anew."""
+        self.over.set_running_or_notify_cancel()  # nobody who stops to wait for it takes the place of its end
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             try:
                 runner.run(self._watch())
-            except Exception as error:
+            except asyncio.CancelledError:
+                self.over.set_exception(WatchesEnded("kopf was cancelled"))
+            except BaseException as error:  # a thread has nobody above it that it could reach
                 self.over.set_exception(error)
             else:
                 self.over.set_result(None)
@@ -174,4 +178,6 @@ class Watches:
 
 
 def _tell_in_one_line(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    log.warning("kopf: %s error=%r", context["message"], context.get("exception"))
+    """Without the error's repr, which in aiohttp's case holds the headers that were sent, and the token with them."""
+    error = context.get("exception")
+    log.warning("kopf: %s error=%s: %s", context["message"], type(error).__name__, error)

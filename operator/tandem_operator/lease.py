@@ -96,10 +96,16 @@ class Leadership:
         log.info("lease acquired name=%s identity=%s", self._terms.name, self._terms.identity)
 
     async def keep(self, lost: Callable[[], None]) -> None:
-        """Renew until cancelled; call `lost` at the renew deadline, or when somebody else holds the Lease."""
-        while self.held():
-            await asyncio.sleep(min(self._terms.retry_seconds, self._left_seconds()))
-            await self.attempt()
+        """Renew until cancelled; call `lost` at the renew deadline, or when somebody else holds the Lease.
+
+        Also after a fault of our own: a process that renews nothing more would stand there, and write nothing.
+        """
+        try:
+            while self.held():
+                await asyncio.sleep(min(self._terms.retry_seconds, self._left_seconds()))
+                await self.attempt()
+        except Exception as error:
+            log.error("lease not renewed error=%s: %s", type(error).__name__, error)
         log.error("lease lost name=%s identity=%s", self._terms.name, self._terms.identity)
         lost()
 

@@ -101,20 +101,24 @@ async def observe(resource: Json, sources: Sources, *, window: timedelta) -> Obs
         _scrape(pods, bodies, sources.telemetry, now),
         asyncio.gather(*(_with_pressure(pod, bodies[pod.uid], sources.telemetry) for pod in pods)),
         _nodes(sources.cluster),
-        asyncio.gather(*(_reading(name, query, sources.metrics) for name, query in queries.due(held).items())),
+        asyncio.gather(*(_reading(query, sources.metrics) for query in queries.due(held))),
     )
     baseline = sources.history.baseline(key, now - window)
     sources.history.add(key, scrape, window)
     return replace(held, pods=tuple(pressed), scrape=scrape, baseline=baseline, nodes=nodes, readings=tuple(answered))
 
 
-async def _reading(name: str, query: str, metrics: Metrics | None) -> readings.Reading:
+async def _reading(query: queries.Query, metrics: Metrics | None) -> readings.Reading:
+    return replace(await _answer(query, metrics), query=query.written)
+
+
+async def _answer(query: queries.Query, metrics: Metrics | None) -> readings.Reading:
     if metrics is None:
-        return readings.provider_error(name, "the operator has no Prometheus: set the chart's prometheus.url")
+        return readings.provider_error(query.name, "the operator has no Prometheus: set the chart's prometheus.url")
     try:
-        return readings.read(name, await metrics.ask(query))
+        return readings.read(query.name, await metrics.ask(query.promql))
     except ProviderError as error:
-        return readings.provider_error(name, str(error))
+        return readings.provider_error(query.name, str(error))
 
 
 def read_resource(body: Json) -> Resource:

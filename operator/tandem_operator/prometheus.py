@@ -17,6 +17,9 @@ ANSWER_SECONDS = 3.0
 LARGEST_ANSWER_BYTES = 1 << 20
 """One number takes a hundred bytes; a query that gives thousands of series is a mistake and need not be read whole."""
 
+REFUSALS = (401, 403)
+"""Said by a proxy in front of Prometheus, in whatever form; it knows no users itself."""
+
 
 class Prometheus:
     """`Metrics` over HTTP; one instance belongs to one event loop."""
@@ -32,6 +35,9 @@ class Prometheus:
         asking = self._session.post(self._url, data=form, headers=self._headers(), allow_redirects=False)
         try:
             async with asyncio.timeout(ANSWER_SECONDS), asking as answer:
+                if answer.status in REFUSALS:
+                    words = "see the token in the chart's prometheus.existingSecret"
+                    raise ProviderError(f"Prometheus answered {answer.status}; {words}")
                 if answer.content_type != "application/json":
                     raise ProviderError(f"Prometheus answered {answer.status} with {answer.content_type}, not JSON")
                 return await _body(answer)
@@ -47,7 +53,7 @@ class Prometheus:
             token = self._token_file.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ProviderError(f"the token for Prometheus cannot be read: {type(error).__name__}") from error
-        if not token.isprintable():
+        if not token or not token.isprintable():
             raise ProviderError("the token for Prometheus is not one line of printable characters")
         return {"Authorization": f"Bearer {token}"}
 

@@ -13,6 +13,9 @@ from tandem_operator.domain.record import RecordError
 KEPT_FILES = 200
 """Half an hour of one steady object; a look takes some ten to a hundred kilobytes."""
 
+OURS = f"{'[0-9]' * 8}T{'[0-9]' * 6}.{'[0-9]' * 6}-*.json"
+"""Names of looks; whatever else lies in the folder is not ours to delete."""
+
 log = logging.getLogger(__name__)
 
 
@@ -33,14 +36,14 @@ class Recorder:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             (self._folder / name).write_text(recording.write(seen), encoding="utf-8")
-            for old in sorted(self._folder.glob("*.json"))[:-KEPT_FILES]:
+            for old in sorted(self._folder.glob(OURS))[:-KEPT_FILES]:
                 old.unlink()
         except OSError as error:
             log.warning("look not recorded folder=%s error=%s", self._folder, error)
 
 
 def _advice(revealed: str) -> str:
-    return f"{revealed} holds a plain value; put it into a Secret and name that by valueFrom"
+    return f"{revealed} holds a plain value; put it into a Secret, and name that by a variable's valueFrom"
 
 
 def tell_replay(path: Path) -> tuple[str, bool]:

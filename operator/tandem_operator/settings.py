@@ -82,8 +82,11 @@ def _prometheus(environment: Mapping[str, str]) -> PrometheusAccess | None:
     url, token_file = environment.get("TANDEM_PROMETHEUS_URL"), environment.get("TANDEM_PROMETHEUS_TOKEN_FILE")
     if not url:
         return None
+    wanted = "must be a base URL such as http://prometheus.monitoring:9090"
+    if "@" in url:
+        # It is not printed: what stands before an @ is often a password.
+        raise SettingsError("TANDEM_PROMETHEUS_URL", "...@...", f"{wanted}, and a token goes into a Secret")
     if not _is_base_url(url):
-        wanted = "must be a base URL such as http://prometheus.monitoring:9090"
         raise SettingsError("TANDEM_PROMETHEUS_URL", url, wanted)
     return PrometheusAccess(url.rstrip("/"), Path(token_file) if token_file else None)
 
@@ -91,9 +94,11 @@ def _prometheus(environment: Mapping[str, str]) -> PrometheusAccess | None:
 def _is_base_url(text: str) -> bool:
     try:
         parts = urlsplit(text)
+        port = parts.port
     except ValueError:
         return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.query or parts.fragment)
+    plain = not (parts.query or parts.fragment) and port != 0
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and plain
 
 
 def _demanded(environment: Mapping[str, str], name: str) -> str:

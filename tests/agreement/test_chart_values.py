@@ -86,6 +86,8 @@ def test_the_chart_sets_exactly_the_variables_that_the_operator_reads(token: Pat
             "TANDEM_PROMETHEUS_URL is 'prometheus:9090': must be a base URL",
         ),
         ({"TANDEM_PROMETHEUS_URL": "http://["}, "TANDEM_PROMETHEUS_URL is 'http://[': must be a base URL"),
+        ({"TANDEM_PROMETHEUS_URL": "http://p:99999"}, "must be a base URL such as"),
+        ({"TANDEM_PROMETHEUS_URL": "http://me:pass@p"}, "TANDEM_PROMETHEUS_URL is '...@...': must be a base URL"),
         ({"TANDEM_PROMETHEUS_URL": "http://p/api?x=1"}, "must be a base URL such as http://prometheus.monitoring:9090"),
     ],
 )

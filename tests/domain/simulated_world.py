@@ -161,11 +161,11 @@ class World:
             scrape=scrape,
             baseline=baseline,
         )
-        return replace(seen, readings=tuple(self.reading(*asked) for asked in queries.due(seen).items()))
+        return replace(seen, readings=tuple(map(self.reading, queries.due(seen))))
 
-    def reading(self, name: str, query: str) -> readings.Reading:
-        self.asked.append(query)
-        return readings.read(name, self.prometheus(query))
+    def reading(self, query: queries.Query) -> readings.Reading:
+        self.asked.append(query.promql)
+        return replace(readings.read(query.name, self.prometheus(query.promql)), query=query.written)
 
     def look(self) -> Decision:
         seen = self.observed()

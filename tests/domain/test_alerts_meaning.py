@@ -24,7 +24,19 @@ STANDING = Standing(now=NOW, rules=RULES_OF_SPEC, stable=ACTIVE, previous=OLD)
 ALERT = Intent(name="TandemHighErrorRate", starts_at=NOW - HOUR)
 ANSWERED = AnsweredAlert(key="k", name="n", revision="v2", action=AlertAction.ROLLED_BACK, at=NOW - HOUR)
 
+UNDONE = replace(ANSWERED, action=AlertAction.POLICY_UNDONE, since=NOW - HOUR)
+ABORTED = replace(ANSWERED, action=AlertAction.ABORTED_CANARY, revision="v3", since=NOW - HOUR)
+JUST_NOW = replace(ALERT, starts_at=NOW - timedelta(minutes=2))
+
 CASES = [
+    (JUST_NOW, replace(STANDING, answered=[replace(UNDONE, at=NOW)]), "Ignored", "for alert n already"),
+    (replace(JUST_NOW, revision="v2"), replace(STANDING, answered=[replace(UNDONE, at=NOW)]), "Ignored", "already"),
+    (JUST_NOW, replace(STANDING, answered=[replace(UNDONE, at=NOW - timedelta(minutes=6))]), "Ignored", "already"),
+    (JUST_NOW, replace(STANDING, answered=[replace(UNDONE, at=NOW - timedelta(minutes=8))]), "RolledBack", "within"),
+    (ALERT, replace(STANDING, answered=[replace(UNDONE, at=NOW)]), "RolledBack", "within"),
+    (JUST_NOW, replace(STANDING, answered=[replace(ABORTED, at=NOW)]), "Ignored", "for alert n already"),
+    (replace(JUST_NOW, revision="v2"), replace(STANDING, answered=[replace(ABORTED, at=NOW)]), "RolledBack", "within"),
+    (ALERT, replace(STANDING, answered=[replace(ABORTED, at=NOW)]), "RolledBack", "within"),
     (ALERT, STANDING, "RolledBack", "within the rollback window"),
     (replace(ALERT, revision="v2"), STANDING, "RolledBack", "within"),
     (replace(ALERT, revision="v1"), STANDING, "Ignored", "revision v1, which does not serve"),

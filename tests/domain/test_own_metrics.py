@@ -47,6 +47,12 @@ ANSWERS: list[tuple[bytes, float | str]] = [
         success("vector", [], warnings=["store b did not answer"]),
         "ProviderError: it warns: store b did not answer",
     ),
+    (success("scalar", [1.5, "7"], warnings=["PromQL info: metric might not be a counter"]), 7.0),
+    (
+        success("scalar", [1.5, "7"], warnings=["PromQL info: a hint", "PromQL warning: a bucket"]),
+        "ProviderError: it warns: PromQL warning: a bucket",
+    ),
+    (b'{"status": "error", "errorType": "bad_data", "error": "\\ud800"}', "ProviderError: bad_data: ?"),
     (
         b'{"status": "error", "errorType": "bad_data", "error": "1:7: parse error: unexpected end"}',
         "ProviderError: bad_data: 1:7: parse error: unexpected end",
@@ -70,6 +76,7 @@ def test_an_answer_is_one_number_or_says_why_not(answer: bytes, meant: float | s
 def test_a_long_complaint_is_cut() -> None:
     answer = json.dumps({"status": "error", "errorType": "bad_data", "error": "x" * 5000}).encode()
     assert len(read("m", answer).note) == 300
+    assert len(read("m", vector(" " * 5000 + "inf")).note) == 300
 
 
 def test_placeholders_are_filled_wherever_they_stand() -> None:
@@ -92,20 +99,20 @@ def judged(reading: Reading | None, *, requests: int = 500, metric: MetricCheck 
 
 
 def test_the_number_is_held_against_the_threshold() -> None:
-    good, poor = Reading(name="refusals", value=0.0042), Reading(name="refusals", value=0.01)
+    good, poor = Reading(name="refusals", query="x", value=0.0042), Reading(name="refusals", query="x", value=0.01)
     assert judged(good) == [(CheckVerdict.PASS, "0.0042", "< 0.01", "500 requests", "as wanted")]
     assert judged(poor) == [
         (CheckVerdict.FAIL, "0.01", "< 0.01", "500 requests", "the query's number is not as wanted")
     ]
     above = MetricCheck(name="refusals", query="x", operator=Comparison.GREATER_THAN, threshold_basis_points=25_000)
-    assert [each[:3] for each in judged(Reading(name="refusals", value=2.6), metric=above)] == [
+    assert [each[:3] for each in judged(Reading(name="refusals", query="x", value=2.6), metric=above)] == [
         (CheckVerdict.PASS, "2.6", "> 2.5")
     ]
     assert [each[0] for each in judged(good, metric=above)] == [CheckVerdict.FAIL]
 
 
 def test_a_number_of_few_requests_decides_nothing() -> None:
-    (found,) = judged(Reading(name="refusals", value=1.0), requests=99)
+    (found,) = judged(Reading(name="refusals", query="x", value=1.0), requests=99)
     assert found[0] is CheckVerdict.INCONCLUSIVE
     assert found[3:] == ("99 requests", "too few requests of the revision; see analysis.minRequests")
 
@@ -115,9 +122,14 @@ def test_a_number_of_few_requests_decides_nothing() -> None:
     [
         (None, CheckVerdict.NO_DATA, "Prometheus was not asked yet"),
         (Reading(name="another", value=1.0), CheckVerdict.NO_DATA, "Prometheus was not asked yet"),
-        (Reading(name="refusals", trouble=Trouble.NO_DATA, note="no series"), CheckVerdict.NO_DATA, "no series"),
+        (Reading(name="refusals", query="earlier", value=1.0), CheckVerdict.NO_DATA, "Prometheus was not asked yet"),
         (
-            Reading(name="refusals", trouble=Trouble.PROVIDER_ERROR, note="bad_data: x"),
+            Reading(name="refusals", query="x", trouble=Trouble.NO_DATA, note="no series"),
+            CheckVerdict.NO_DATA,
+            "no series",
+        ),
+        (
+            Reading(name="refusals", query="x", trouble=Trouble.PROVIDER_ERROR, note="bad_data: x"),
             CheckVerdict.PROVIDER_ERROR,
             "bad_data: x",
         ),
@@ -129,7 +141,7 @@ def test_without_a_number_there_is_the_trouble(reading: Reading | None, verdict:
 
 
 def test_nothing_is_said_of_a_canary_in_shadow() -> None:
-    assert judged(Reading(name="refusals", value=1.0), shadow=True) == []
+    assert judged(Reading(name="refusals", query="x", value=1.0), shadow=True) == []
 
 
 def test_own_metrics_take_no_certainty_from_the_other_checks() -> None:
@@ -140,7 +152,7 @@ def test_own_metrics_take_no_certainty_from_the_other_checks() -> None:
 
 def test_the_newest_readings_are_part_of_the_evidence_and_come_back_from_its_document() -> None:
     before = evidence.begin("canary", "stable", since=1, now=NOW)
-    reading = (Reading(name="refusals", value=0.5),)
+    reading = (Reading(name="refusals", query="x", value=0.5),)
     after = evidence.add(
         before, Scrape(NOW + timedelta(seconds=30), {}), gateways=(), slot_seconds=20, readings=reading
     )

@@ -79,6 +79,19 @@ def test_undoing_again_goes_further_back_and_a_number_says_how_far() -> None:
     assert most(world) == 4
 
 
+def test_a_number_means_the_settings_of_that_policy_whatever_is_in_force() -> None:
+    world, (four, five, six) = tuned(4, 5, 6)
+    told = ((four, 4), (five, 5), (four, 4), (six, 6))
+    for nonce, (number, expected) in enumerate(told):
+        world.annotations["tandem.dev/policy-undo"] = f"{number}@{world.stable}#{nonce}"
+        world.tick()
+        assert (most(world), world.reasons()[-1]) == (expected, "PolicyUndone")
+    assert undone(world) == ""
+    world.annotations["tandem.dev/policy-undo"] = f"{six + 1}@{world.stable}#5"
+    world.tick()
+    assert (most(world), world.reasons()[-1]) == (6, "CommandIgnored")
+
+
 def test_the_next_edit_of_the_policy_counts_and_no_other_edit_does() -> None:
     world, _ = tuned(4)
     world.annotations["tandem.dev/policy-undo"] = f"@{world.stable}#1"
@@ -124,7 +137,32 @@ def test_an_alert_within_an_hour_of_a_change_undoes_it_and_touches_no_revision()
     alert(world, world.now, key="1" * 32)
     world.run(60)
     (_, second) = alerts(world)
-    assert (second["action"], most(world)) == ("Stalled", 8)  # an overlay is not undone by the next alert
+    assert (second["action"], most(world)) == ("Ignored", 8)  # an overlay is not undone by the next alert
+
+
+def test_two_alerts_of_one_change_of_policy_undo_it_and_roll_nothing_back() -> None:
+    world = installed(QUICK, rate=5)
+    v2 = push(world, V2)
+    world.run_until(lambda seen: seen.stable == v2 and settled(seen))
+    world.edit(speculation__draftTokens={"max": 4})
+    world.run(60)
+    alert(world, world.now)
+    alert(world, world.now, key="1" * 32)
+    world.run(60)
+    assert ([each["action"] for each in alerts(world)], world.stable) == (["PolicyUndone", "Ignored"], v2)
+
+
+def test_two_alerts_of_one_canary_end_it_and_roll_nothing_back() -> None:
+    world = installed(QUICK, rate=5)
+    v2 = push(world, V2)
+    world.run_until(lambda seen: seen.stable == v2 and settled(seen))
+    v3 = push(world, "3" * 40)
+    world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
+    alert(world, world.now)
+    alert(world, world.now, key="1" * 32)
+    world.run(60)
+    assert ([each["action"] for each in alerts(world)], world.stable) == (["AbortedCanary", "Ignored"], v2)
+    assert world.progress.refused == v3
 
 
 def test_an_alert_from_before_the_change_or_from_long_after_it_undoes_nothing() -> None:

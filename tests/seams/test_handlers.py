@@ -1,18 +1,23 @@
 """The real kopf over a loopback API: which event leads to which key, what the API is asked, what an error costs."""
 
 import asyncio
+import itertools
 import json
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import aiohttp
 import kopf
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
 
 from tandem_operator import handlers
 from tandem_operator.handlers import CHILD_KINDS, Calls, keep_watching
@@ -205,6 +210,63 @@ async def test_a_refused_token_is_asked_for_again(monkeypatch: pytest.MonkeyPatc
     api, woken = Api(objects={"speculativedeployments": [named("chat")]}, refused=3), Woken()
     async with watching(api, woken):
         await woken.until(lambda: bool(woken.keys))
+
+
+@pytest.mark.parametrize("planted", [asyncio.CancelledError(), SystemExit(1), ValueError("planted")])
+async def test_whatever_ends_kopf_is_told_and_the_watches_begin_anew(
+    planted: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, again = itertools.count(), asyncio.Event()
+    here = asyncio.get_running_loop()
+
+    async def operator(*, stop_flag: asyncio.Event, **_: Any) -> None:
+        if not next(runs):
+            raise planted
+        here.call_soon_threadsafe(again.set)
+        await stop_flag.wait()
+
+    monkeypatch.setattr(handlers, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(kopf, "operator", operator)
+    stop = asyncio.Event()
+    running = asyncio.create_task(keep_watching(Calls(unasked, Woken().wake), (), stop))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await again.wait()
+        stop.set()
+        await running
+
+
+async def unasked() -> kopf.ConnectionInfo:
+    raise AssertionError
+
+
+async def test_who_stops_to_wait_for_the_end_of_the_watches_breaks_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+
+    async def operator(*, stop_flag: asyncio.Event, **_: Any) -> None:
+        await stop_flag.wait()
+        go_on.wait(PATIENCE_SECONDS)
+
+    monkeypatch.setattr(kopf, "operator", operator)
+    watches = handlers.Watches(Calls(unasked, Woken().wake), ())
+    watches.leave()
+    over = asyncio.wrap_future(watches.over)
+    while not watches.over.running():
+        await asyncio.sleep(0)
+    over.cancel()
+    go_on.set()
+    await asyncio.to_thread(watches.over.result, PATIENCE_SECONDS)
+
+
+def test_an_error_in_kopfs_loop_is_told_without_the_headers_that_were_sent(caplog: pytest.LogCaptureFixture) -> None:
+    sent = CIMultiDictProxy(CIMultiDict({"Authorization": "Bearer hf_abc"}))
+    asked = aiohttp.RequestInfo(URL("http://api/"), "GET", sent, URL("http://api/"))
+    loop = asyncio.new_event_loop()
+    loop.close()
+    error = aiohttp.ClientResponseError(asked, (), status=401, message="Unauthorized")
+    handlers._tell_in_one_line(loop, {"message": "planted", "exception": error})
+    assert "hf_abc" in repr(error)
+    assert "planted error=ClientResponseError: 401" in caplog.text
+    assert "hf_abc" not in caplog.text
 
 
 def test_the_log_tells_of_kopf_what_went_wrong_and_not_each_event_that_it_handed_on() -> None:

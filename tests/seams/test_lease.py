@@ -1,6 +1,7 @@
 """The lease over the in-memory cluster: one holder at a time, and silence before anybody else may begin."""
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -142,3 +143,17 @@ async def test_an_api_server_that_hangs_ends_leadership_at_the_deadline_and_no_l
     cluster.hangs = 1000
     await first.keep(lambda: lost.append(clock.monotonic() - began))
     assert lost == [pytest.approx(10, abs=0.01)]
+
+
+async def test_a_fault_of_our_own_in_a_renewal_is_a_lost_lease_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, clock, lost = MemoryCluster(), FixedClock(), list[str]()
+    first = leadership(cluster, clock, "a")
+    await first.attempt()
+
+    async def broken(*_: object) -> Json | None:
+        raise KeyError("planted")
+
+    monkeypatch.setattr(cluster, "get", broken)
+    first._terms = replace(first._terms, retry_seconds=0)
+    await first.keep(lambda: lost.append("lost"))
+    assert lost == ["lost"]

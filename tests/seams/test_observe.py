@@ -202,9 +202,12 @@ class Scripted:
         return self.answer
 
 
+WRITTEN = "x{revision='{{revision}}'}"
+
+
 def on_trial(look: Look) -> None:
     """A canary in its first step, with a metric of the user's own."""
-    metric = {"name": "refusals", "query": "x{revision='{{revision}}'}", "thresholdBasisPoints": 1}
+    metric = {"name": "refusals", "query": WRITTEN, "thresholdBasisPoints": 1}
     model = {"model": {"uri": "file:///m"}}
     canary = {"steps": [{"percent": 5}], "analysis": {"metrics": [metric]}}
     moved = Progress(rollout=Rollout(stage=Stage.STEPPING, revision="b07d51ee"))
@@ -241,5 +244,5 @@ async def test_a_canarys_own_metrics_are_asked_and_no_answer_stops_no_look(
     look.sources = replace(look.sources, metrics=metrics)
     assert (await look.observe()).readings == ()
     on_trial(look)
-    assert (await look.observe()).readings == (reading,)
+    assert (await look.observe()).readings == (replace(reading, query=WRITTEN),)
     assert metrics is None or metrics.asked == ["x{revision='b07d51ee'}"]

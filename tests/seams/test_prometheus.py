@@ -37,6 +37,8 @@ class Server:
                 raise web.HTTPFound("http://elsewhere.example/")
             case "page":
                 return web.Response(status=502, text="<html>bad gateway</html>", content_type="text/html")
+            case "stranger":
+                return web.json_response({"message": "who are you?"}, status=401)
             case "endless":
                 return web.json_response({"status": "success", "data": "x" * (2 << 20)})
             case known if known in ANSWERS:
@@ -81,6 +83,7 @@ async def test_what_prometheus_words_itself_is_heard_whatever_its_status(served:
     ("query", "words"),
     [
         ("page", "Prometheus answered 502 with text/html, not JSON"),
+        ("stranger", "Prometheus answered 401; see the token in the chart's prometheus.existingSecret"),
         ("elsewhere", "Prometheus answered 302 with text/plain, not JSON"),
         ("endless", "Prometheus' answer is too long; aggregate the query to one number"),
     ],
@@ -116,7 +119,7 @@ async def test_the_token_is_shown_as_it_stands_in_its_file_at_each_query(served:
     assert server.tokens == ["Bearer first", "Bearer second"]
 
 
-@pytest.mark.parametrize("written", [None, b"a\nb", b"\xff"])
+@pytest.mark.parametrize("written", [None, b"", b"\n", b"a\nb", b"\xff"])
 async def test_a_token_that_cannot_be_shown_is_named_and_not_printed(
     served: Served, tmp_path: Path, written: bytes | None
 ) -> None:

@@ -20,10 +20,15 @@ def kept(folder: Path) -> list[Path]:
 def test_only_the_newest_looks_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "KEPT_FILES", 3)
     world, folder = World(), tmp_path / "looks"
+    folder.mkdir()
+    foreign = folder / "0-not-a-look.json"
+    foreign.write_text("{}")
     for _ in range(5):
         world.now += timedelta(seconds=1)
         Recorder(folder).keep(world.observed())
-    assert [path.name for path in kept(folder)] == [f"20260301T12000{n}.000000-llm-chat.json" for n in (3, 4, 5)]
+    assert [path.name for path in kept(folder)] == [foreign.name] + [
+        f"20260301T12000{n}.000000-llm-chat.json" for n in (3, 4, 5)
+    ]
 
 
 def test_the_command_tells_the_decision_and_whether_it_is_the_recorded_one(

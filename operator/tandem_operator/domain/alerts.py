@@ -23,6 +23,8 @@ PREFIX = "alert.tandem.dev/"
 BETWEEN_ROLLBACKS = timedelta(hours=24)
 POLICY_WINDOW = timedelta(hours=1)
 """Policy changes are not canaried, and act within seconds: what they broke is seen soon."""
+ECHO = timedelta(minutes=5)
+"""Rules look back over minutes: so long after a change was taken back, alerts still begin for what it did."""
 MOST_KEPT = 20
 """Alerts kept in status, and intents that may stand on an object at once."""
 
@@ -110,6 +112,17 @@ def _about_another(intent: Intent, standing: Standing) -> Answer:
     return (AlertAction.IGNORED, f"it speaks of revision {intent.revision}, which does not serve")
 
 
+def _of_what_was_taken_back(intent: Intent, standing: Standing) -> Answer:
+    """One change raises many alerts; the first takes it back, and the others say nothing of what served before it."""
+    stable = "" if standing.stable is None else standing.stable.name
+    for last in standing.answered:
+        if last.since is None or not last.since < intent.starts_at <= last.at + ECHO:
+            continue
+        if last.action is AlertAction.POLICY_UNDONE or intent.revision != stable:
+            return (AlertAction.IGNORED, f"what began before it was taken back for alert {last.name} already")
+    return None
+
+
 def _about_the_policy(intent: Intent, standing: Standing) -> Answer:
     """An alert within an hour of a change of `spec.speculation` undoes it, where nothing else changed since."""
     since, stable = standing.policy_since, standing.stable
@@ -180,6 +193,7 @@ RULES = (
     _not_meant,
     _on_its_way,
     _about_another,
+    _of_what_was_taken_back,
     _about_the_policy,
     _about_the_canary,
     _before_its_time,
@@ -188,6 +202,12 @@ RULES = (
     _too_soon,
     _nowhere_to_go,
 )
+
+
+def begun(action: AlertAction, standing: Standing) -> datetime | None:
+    """When the change began that the action takes back; None where it takes none back, or a revision that served."""
+    changes = {AlertAction.POLICY_UNDONE: standing.policy_since, AlertAction.ABORTED_CANARY: standing.canary_since}
+    return changes.get(action)
 
 
 def echoed(progress: Progress, alert: AnsweredAlert) -> tuple[AnsweredAlert, ...]:

@@ -35,6 +35,7 @@ _TEXTS: Mapping[int, tuple[str, ...]] = {
     ),
     40: (
         "alerts[].at",
+        "alerts[].since",
         "canary.deadlineAt",
         "canary.startedAt",
         "canary.stepStartedAt",

@@ -30,7 +30,8 @@ def judge(metric: MetricCheck, readings: Sequence[Reading], *, requests: int, ne
         samples=f"{requests} requests",
         message="Prometheus was not asked yet",
     )
-    reading = next((known for known in readings if known.name == metric.name), None)
+    asked = (metric.name, metric.query)
+    reading = next((known for known in readings if (known.name, known.query) == asked), None)
     if reading is None:
         return draft
     if reading.value is None:

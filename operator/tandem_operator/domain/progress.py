@@ -143,7 +143,10 @@ class AlertAction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredAlert:
-    """One entry of `status.alerts`; `key` is the hash in the annotation's name, `note` says why it was ignored."""
+    """One entry of `status.alerts`; `key` is the hash in the annotation's name, `note` says why it was ignored.
+
+    `since` is when the policy or canary began that was taken back; None where none was.
+    """
 
     key: str
     name: str
@@ -151,6 +154,7 @@ class AnsweredAlert:
     action: AlertAction
     at: Moment
     note: str = ""
+    since: Moment | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ asks nothing.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from tandem_operator.domain import evidence, rollout
 from tandem_operator.domain.errors import SpecError
@@ -18,21 +19,33 @@ PLACEHOLDERS = ("revision", "stable", "namespace", "name")
 """What may stand in double braces; the CRD refuses others."""
 
 
-def due(seen: Observed) -> Mapping[str, str]:
-    """PromQL by the metric's name; nothing where nothing is to be asked now."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """What is asked for a metric: `promql` is `written` with its placeholders filled."""
+
+    name: str
+    written: str
+    promql: str
+
+
+def due(seen: Observed) -> tuple[Query, ...]:
+    """The queries to be asked now."""
     moved = seen.progress.rollout
     spec = _read(seen) if rollout.on_trial(moved) else None
     if spec is None or not spec.canary.analysis.metrics or not rollout.canary_percent(moved, spec.canary):
-        return {}
+        return ()
     kept = evidence.read(seen.config_text("evidence", "evidence.json"))
     if kept is not None and (kept.canary, kept.since) != (moved.revision, moved.first_policy):
         kept = None
     if not evidence.is_due(kept, seen.now, interval_seconds=spec.canary.analysis.interval_seconds):
-        return {}
+        return ()
     stable = text(seen.resource.status, "stableRevision")
     words = (moved.revision, stable, seen.resource.namespace, seen.resource.name)
     known = dict(zip(PLACEHOLDERS, words, strict=True))
-    return {metric.name: filled(metric.query, known) for metric in spec.canary.analysis.metrics}
+    return tuple(
+        Query(name=metric.name, written=metric.query, promql=filled(metric.query, known))
+        for metric in spec.canary.analysis.metrics
+    )
 
 
 def filled(query: str, words: Mapping[str, str]) -> str:

@@ -20,6 +20,9 @@ from tandem_operator.domain.nested import held, items, mapping, text
 LONGEST_NOTE = 300
 """Of a provider's own words: they name a place in a query and may quote all of it."""
 
+REMARK = "PromQL info:"
+"""Prometheus before 3.0 puts hints on how a query is written among its warnings; nothing is missing then."""
+
 
 class Trouble(StrEnum):
     """Why there is no number."""
@@ -30,9 +33,13 @@ class Trouble(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The answer to the query of one metric: a finite `value`, or the trouble and a note on it."""
+    """The answer to the query of one metric: a finite `value`, or the trouble and a note on it.
+
+    `query` is as the spec had it, so that its number is never held against the threshold of another.
+    """
 
     name: str
+    query: str = ""
     value: float | None = None
     trouble: Trouble | None = None
     note: str = ""
@@ -48,13 +55,20 @@ def read(name: str, answer: bytes) -> Reading:
         words = f"{text(found, 'errorType')}: {text(found, 'error')}".strip(": ")
         return provider_error(name, words or "its answer has no status")
     warnings = held(found, "warnings")
-    if isinstance(warnings, list) and warnings:
-        return provider_error(name, f"it warns: {warnings[0]}")
+    grave = [] if not isinstance(warnings, list) else [word for word in warnings if not str(word).startswith(REMARK)]
+    if grave:
+        return provider_error(name, f"it warns: {grave[0]}")
     return _value(name, mapping(found, "data"))
 
 
 def provider_error(name: str, note: str) -> Reading:
-    return Reading(name=name, trouble=Trouble.PROVIDER_ERROR, note=note[:LONGEST_NOTE])
+    return _troubled(name, Trouble.PROVIDER_ERROR, note)
+
+
+def _troubled(name: str, trouble: Trouble, note: str) -> Reading:
+    """JSON may hold half of a pair of surrogates, which no document of ours can."""
+    told = note[:LONGEST_NOTE].encode("utf-8", "replace").decode("utf-8")
+    return Reading(name=name, trouble=trouble, note=told)
 
 
 def _value(name: str, data: Mapping[str, object]) -> Reading:
@@ -84,4 +98,4 @@ def _number(name: str, sample: object) -> Reading:
 
 
 def _no_data(name: str, note: str) -> Reading:
-    return Reading(name=name, trouble=Trouble.NO_DATA, note=note)
+    return _troubled(name, Trouble.NO_DATA, note)

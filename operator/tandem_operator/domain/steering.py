@@ -148,7 +148,8 @@ def heed_alerts(at: Situation, course: Course) -> Course:
 
 
 def _heed(at: Situation, course: Course, key: str, intent: alerts.Intent) -> Course:
-    action, why = alerts.judge(intent, _standing(at, course.progress))
+    standing = _standing(at, course.progress)
+    action, why = alerts.judge(intent, standing)
     note = f"{intent.name}, started {intent.starts_at:%Y-%m-%d %H:%M:%S} UTC: {why}"
     revision = course.progress.rollout.revision if action is AlertAction.ABORTED_CANARY else at.stable_name
     bad = intent.revision == revision
@@ -163,19 +164,16 @@ def _heed(at: Situation, course: Course, key: str, intent: alerts.Intent) -> Cou
         case _:
             course = course.warn(f"Alert{action}", note)
     answered = AnsweredAlert(key=key, name=intent.name, revision=revision, action=action, at=at.seen.now, note=why)
-    return replace(course, progress=replace(course.progress, alerts=alerts.echoed(course.progress, answered)))
+    return _echo(course, replace(answered, since=alerts.begun(action, standing)))
 
 
 def _heed_unreadable(at: Situation, course: Course, key: str) -> Course:
     """What is no intent is answered too, or its annotation would stay for ever."""
-    answered = AnsweredAlert(
-        key=key,
-        name="",
-        revision="",
-        action=AlertAction.IGNORED,
-        at=at.seen.now,
-        note="the annotation is no alert intent",
-    )
+    ignored, why = AlertAction.IGNORED, "the annotation is no alert intent"
+    return _echo(course, AnsweredAlert(key=key, name="", revision="", action=ignored, at=at.seen.now, note=why))
+
+
+def _echo(course: Course, answered: AnsweredAlert) -> Course:
     return replace(course, progress=replace(course.progress, alerts=alerts.echoed(course.progress, answered)))
 
 

@@ -35,20 +35,22 @@ def _newest(at: Situation) -> int:
 
 
 def undo(at: Situation, course: Course, note: str, *, to: int | None = None) -> Course | None:
-    """The course with the settings before those in force, or those that policy `to` had; None where none are known.
+    """The course with the settings before those in force, or those that policy `to` had; None where none are known or
+    they are in force.
 
-    After policies 3, 7 and 12 changed the settings, `to` = 9 are those of 7, and without `to` it is 7, then 3.
+    After policies 3, 7 and 12 changed the settings, `to` = 9 are those of 7, and without `to` it is 7, then 3. `to` =
+    12 takes an overlay away.
     """
     held = course.progress
-    earlier = (
-        held.policies[1:] if held.undone is None else held.policies[held.policies.index(held.undone.back_to) + 1 :]
-    )
-    found = [change for change in earlier if to is None or change.number <= to]
-    if not found:
+    in_force = 0 if held.undone is None else held.policies.index(held.undone.back_to)
+    places = range(in_force + 1, len(held.policies)) if to is None else range(len(held.policies))
+    found = next((place for place in places if to is None or held.policies[place].number <= to), in_force)
+    if found == in_force:
         return None
-    undone = PolicyUndo(back_to=found[0], at=at.seen.now, note=note)
+    back_to = held.policies[found]
+    undone = PolicyUndo(back_to=back_to, at=at.seen.now, note=note) if found else None
     course = replace(course, progress=replace(held, undone=undone))
-    words = f"settings of speculation are those of policy {found[0].number} until spec.speculation changes: {note}"
+    words = f"settings of speculation are those of policy {back_to.number} until spec.speculation changes: {note}"
     return course.warn("PolicyUndone", words)
 
 
