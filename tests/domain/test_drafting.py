@@ -173,7 +173,7 @@ def test_before_costs_are_known_the_guess_and_the_model_are_compared_by_tokens()
 
 @pytest.mark.parametrize("plain_seconds", [0.0, 1e-12])
 @pytest.mark.parametrize("seconds", [0.0, 0.019])
-def test_rounds_that_no_clock_can_tell_from_none_price_a_turn_all_the_same(seconds: float, plain_seconds: float) -> None:
+def test_rounds_that_no_clock_can_tell_from_none_price_a_turn(seconds: float, plain_seconds: float) -> None:
     drafting = Drafting((MODEL, SUFFIX), nothing_known())
     for number in range(40):
         for k, took in ((4, seconds), (0, plain_seconds)):
