@@ -1,4 +1,4 @@
-"""What is ready before it is asked for, on the side of those who ask: whose it is, what it wastes, and that none stays."""
+"""What is ready before it is asked for, on the side of those who ask: whose it is, what it wastes, that none stays."""
 
 import asyncio
 import threading
