@@ -95,6 +95,13 @@ def test_the_draft_looks_ahead_of_a_choice_that_stands_too() -> None:
     assert again.outlook is not None
 
 
+def test_what_is_ready_in_time_has_no_part_in_how_much_is_offered_where_there_is_one_k() -> None:
+    lookahead, bounds = settled().begin(), Bounds(4, 4, overlap=Overlap.ON)
+    choice = choose(lookahead, bounds)
+    assert choice.outlook is not None
+    assert (choice.k, len(choice.outlook.survivals), choice.outlook.enough) == (4, 4, None)
+
+
 def test_what_is_not_learnt_yet_is_learnt_when_somebody_asks() -> None:
     cell = settled()
     lookahead = cell.begin()

@@ -171,6 +171,21 @@ def test_before_costs_are_known_the_guess_and_the_model_are_compared_by_tokens()
         assert turn.drafter is expected
 
 
+@pytest.mark.parametrize("plain_seconds", [0.0, 1e-12])
+@pytest.mark.parametrize("seconds", [0.0, 0.019])
+def test_rounds_that_no_clock_can_tell_from_none_price_a_turn(seconds: float, plain_seconds: float) -> None:
+    drafting = Drafting((MODEL, SUFFIX), nothing_known())
+    for number in range(40):
+        for k, took in ((4, seconds), (0, plain_seconds)):
+            told = Round(k, k, k + 1, 0.0, took, took, seconds=took, drafter=(MODEL, SUFFIX)[number % 2])
+            drafting.choose(Bounds(1, 8, Mode.ALWAYS), 8, number / 10, warm=True)
+            turn = drafting.turn({SUFFIX: (0.9, 0.8)}, able=True)
+            assert turn is not None
+            assert 0 < turn.speed_up <= 9
+            drafting.learn(told, number / 10, warm=True)
+    assert drafting.pace >= 1
+
+
 def test_a_round_without_an_offer_is_no_rejection_for_who_was_asked() -> None:
     drafting = taught(MODEL, SUFFIX)
     believed = [drafting._beliefs.of(drafter).belief.acceptance for drafter in (MODEL, SUFFIX)]

@@ -206,12 +206,14 @@ class Lookahead:
 
     def _looking_ahead(self, choice: Choice, most: int, overlap: Overlap) -> Choice:
         """With more tokens, where the draft works while the target verifies; in a cold start a hit would tell nothing
-        of t_d."""
+        of t_d. Where there is one K, as many are offered as that, however few are ready in time."""
         if choice.why.rule is Rule.COLD_START:
             return choice
         outlook = self.shared.foresight.look(choice.survivals, most, overlap)
         if outlook is None:
             return choice
+        if choice.why.bounds.is_one_k:
+            outlook = replace(outlook, enough=None)
         return replace(choice, k=len(outlook.survivals), survivals=outlook.survivals, outlook=outlook)
 
     def learn(self, round: Round, now: float, *, warm: bool) -> None:

@@ -49,6 +49,8 @@ MANY: Final = WALK_PER_SAMPLE / SLOPE_WALK
 LOOSE: Final = 0.25
 """Of a cost: how far off it may be after a change."""
 OUTLIER_FACTOR: Final = 3.0
+LEAST_SECONDS: Final = 1e-9
+"""Nothing takes less, whatever a coarse clock says."""
 COMPANY_SECONDS: Final = 1.0
 """For so long a plain token without others' guesses is waited for: while what one costs is looked for, sessions that
 share a belief propose nothing, but there may be others at the target."""
@@ -88,7 +90,7 @@ class Plane(NamedTuple):
         """The standard deviation of the cost at K = 0 by now, as a share of it."""
         x, walked = rows - 1, WALK_PER_SECOND**2 * max(now - self.at, 0.0)
         variance = max(self.p00 + 2 * self.p02 * x + self.p22 * x * x, 0.0)
-        return sqrt(variance / max(self.seconds(0, rows), 1e-9) ** 2 + walked)
+        return sqrt(variance / max(self.seconds(0, rows), LEAST_SECONDS) ** 2 + walked)
 
     def strangeness(self, rows: int) -> float:
         """How far off the cost may be because it was seen at other batches: a standard deviation, as a share of it. It
@@ -96,7 +98,7 @@ class Plane(NamedTuple):
         if self.p22 <= 0:  # a step that took no time has no slope
             return 0.0
         distance = rows - 1 + self.p02 / self.p22
-        return sqrt(self.p22) * abs(distance) / max(self.seconds(0, rows), 1e-9)
+        return sqrt(self.p22) * abs(distance) / max(self.seconds(0, rows), LEAST_SECONDS)
 
     def fresh(self, now: float) -> bool:
         return now - self.at <= AGE_LIMIT_SECONDS
@@ -124,7 +126,7 @@ def learned(plane: Plane | None, seconds: float, k: float, rows: int, now: float
         return begun(seconds, k, rows, now)
     c, sk, sb, p00, p01, p02, p11, p12, p22, at = plane
     x, elapsed = rows - 1, now - at if now > at else 0.0
-    scale = max(c + sk * k + sb * x, seconds / OUTLIER_FACTOR, 1e-9) ** 2
+    scale = max(c + sk * k + sb * x, seconds / OUTLIER_FACTOR, LEAST_SECONDS) ** 2
     walk = WALK_PER_SAMPLE / x if x > MANY else SLOPE_WALK
     p00 += scale * (WALK_PER_SAMPLE**2 * samples + WALK_PER_SECOND**2 * elapsed)
     p11 += scale * SLOPE_WALK**2 * samples
@@ -162,10 +164,10 @@ class Model(NamedTuple):
     @property
     def baseline(self) -> float:
         """What a plain token costs, or as much as it can: a verify pass of one row."""
-        return self.fixed if self.plain_token is None else self.plain_token
+        return max(self.fixed if self.plain_token is None else self.plain_token, LEAST_SECONDS)
 
     def cost(self, k: int) -> float:
-        return max(self.fixed + k * self.per_token, 1e-9)
+        return max(self.fixed + k * self.per_token, LEAST_SECONDS)
 
 
 class Seen(NamedTuple):

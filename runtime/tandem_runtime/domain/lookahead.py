@@ -358,7 +358,7 @@ def _probe(
         return 0, belief
     rounds, later = 1 if view.warm else PROBE_ROUNDS, 2 * after
     if later > PROBE_DOUBLES_UP_TO:
-        lost = costs.cost(k) / max(costs.baseline, 1e-9) - 1 - sum(survivals[:k])
+        lost = costs.cost(k) / costs.baseline - 1 - sum(survivals[:k])
         later = max(PROBE_DOUBLES_UP_TO, ceil(rounds * lost / PROBE_LOSS))
     begun = replace(belief, plain_rounds=0, probe_after=later, heard=0)
     if not _may_pay(belief, bounds, costs, survivals):

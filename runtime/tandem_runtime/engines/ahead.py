@@ -162,7 +162,8 @@ class Preparation:
         right = self._branches.get(happened)
         if right is not None and not right.drafted.ids:
             right = None
-        self._guessing.pauses.learn(max(arrived - self._desk.answered_at, 0.0))
+        if len(happened) <= len(self._proposed.ids) + 1:  # else rounds went between that were not asked of this draft
+            self._guessing.pauses.learn(max(arrived - self._desk.answered_at, 0.0))
         self._guessing.leads.learn(self._session, self._proposed.shortlists, happened)
         if right is not None and right.line is not None:
             self._loop.lines.take_over(right.line, self._session.prefix)

@@ -68,22 +68,28 @@ class BatchedDraft(BatchedEngine):
         if not request.prompt:
             raise BadRequest("the prompt is empty; send at least one token", parameter="prompt")
         self._refuse_foreign((*request.prompt, *request.output))
-        opened = await self._sessions.admit(replace(request, adapter=None))
         self._offers.forget(request.session)
-        return opened
+        return await self._sessions.admit(replace(request, adapter=None))
 
     async def close(self, session: SessionId) -> None:
+        self._offers.forget(session)  # who closes may be cancelled
         await super().close(session)
-        self._offers.forget(session)
 
     async def propose(self, request: ProposeRound) -> Proposal:
         """At once, if enough is ready, while a step may be under way; else by what the model's thread makes of it."""
         home, arrived = asyncio.get_running_loop(), self._clock.monotonic()
         ready = self._offers.answer(request, arrived, self._guessing.pauses.seconds or 0.0)
         if ready is None:
-            return await self._loop.submit(request.session, self._propose(request, arrived, home))
+            return await self._made(request, arrived, home)
         self._loop.go(request.session, self._follow(request, arrived, home, ready.ids))
         return ready
+
+    async def _made(self, request: ProposeRound, arrived: float, home: asyncio.AbstractEventLoop) -> Proposal:
+        try:
+            return await self._loop.submit(request.session, self._propose(request, arrived, home))
+        except BaseException:  # whoever did not get an answer has no use for the next one
+            self._offers.forget(request.session)
+            raise
 
     async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
         """One bit per id; the ids then count as committed. An id beyond the draft's context scores false."""
@@ -161,7 +167,7 @@ class BatchedDraft(BatchedEngine):
         has_q = session.request.verification is not Verification.COUPLED
         offer = Offer(request.incarnation, len(session.output) - len(ids), ids, has_q)
         tell = partial(self._loop.post, home)
-        tell(partial(self._offers.make, request.session, offer))
+        tell(partial(self._offers.make, request, offer))
         session.ahead = Preparation(
             session,
             drafted,

@@ -67,7 +67,7 @@ class Offer:
             if goes_on(survivals, len(found), late_seconds=late_seconds, round_seconds=round_seconds):
                 return None
         offered = found[: request.k]
-        wasted = sum(map(len, self.ready.values())) - len(offered)
+        wasted = sum(map(len, self.ready.values())) - len(offered) + len(self.due)  # with those of the step under way
         return Proposal(
             ids=tuple(token for token, _ in offered),
             q=tuple(_present(row for _, row in offered)) if self.has_q else None,
@@ -76,20 +76,24 @@ class Offer:
 
 
 class Offers:
-    """One for each session whose latest proposal is being verified."""
+    """One for each session whose latest proposal is being verified. What the model's thread makes of a request may be
+    told when the next one is here already: it is no offer any more."""
 
     def __init__(self) -> None:
-        self._by_session: dict[SessionId, Offer] = {}
+        self._latest: dict[SessionId, tuple[ProposeRound, Offer | None]] = {}
 
-    def make(self, session: SessionId, offer: Offer) -> None:
-        self._by_session[session] = offer
+    def make(self, after: ProposeRound, offer: Offer) -> None:
+        """For the round that comes after that request, if that was the session's last."""
+        if after.session in self._latest and self._latest[after.session][0] is after:
+            self._latest[after.session] = after, offer
 
     def forget(self, session: SessionId) -> None:
-        self._by_session.pop(session, None)
+        self._latest.pop(session, None)
 
     def answer(self, request: ProposeRound, now: float, round_seconds: float) -> Proposal | None:
         """An answer that can be given at once; None: there is none. Whatever was offered, it was for this round."""
-        offer = self._by_session.pop(request.session, None)
+        _, offer = self._latest.get(request.session, (None, None))
+        self._latest[request.session] = request, None
         return None if offer is None else offer.answer(request, now, round_seconds)
 
 
