@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 BENCHMARKS = $(basename $(notdir $(shell grep -l '^if __name__' benchmarks/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint types contracts domain check outside inside test demo demo-down bench proto chart exactness mutants
+.PHONY: help setup lint types contracts domain check outside inside test demo demo-down bench proto chart exactness faults mutants
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -55,6 +55,9 @@ exactness: $(STAMP) ## text never depends on speculation: laws, 100,000 sequence
 	$(BIN)/python -m tests.exactness --torch --sequences 1000
 	$(BIN)/python -m tests.exactness.kernels
 	$(BIN)/python -m tests.exactness.sampled
+
+faults: $(STAMP) controlplane ## a rollout whose operator is killed after every write, and many seeds of API faults (some 10 minutes)
+	$(BIN)/pytest -q -m faults tests/cluster
 
 mutants: $(STAMP) ## plant each known fault in a copy and name the test that sees it; a survivor fails
 	$(BIN)/python -m tests.mutants
