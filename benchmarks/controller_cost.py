@@ -6,8 +6,8 @@ costs: with a draft that pays, the same where the target tells credits, with one
 but for probes, and with one that tells its confidence, so that proposals end early; and sixteen sessions share steps
 and a belief. Where nothing is proposed, one choice is followed by RUN_TOKENS plain tokens, as in service, and after
 each it is asked whether proposals pay by now, which counts as learning. What a reading of the clock costs is taken off.
-Figures are medians over lots of LOT choices, in microseconds: of a choice, of learning from a round, and of all that a round costs; beside them stands the share of choices that
-proposed, so that a case is seen to be what it says.
+Figures are medians over lots of LOT choices, in microseconds: of a choice, of learning from a round, and of all that
+a round costs; beside them stands the share of choices that proposed, so that a case is seen to be what it says.
 """
 
 import statistics
