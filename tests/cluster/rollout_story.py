@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.cluster.definition import CHART, install_definition
 from tests.cluster.fault_proxy import Asked, Entry, Fault, FaultProxy, Script, fault_proxy, nothing
 from tests.cluster.idle_pods import NOBODY, IdlePods, idle_pods
 from tests.cluster.operator_process import OperatorProcess
@@ -31,7 +32,6 @@ from tandem_devcluster.testing import Cluster, Object
 from tandem_operator.domain.revision import revision_of
 from tandem_operator.domain.spec import parse
 
-CHART = Path(__file__).parents[2] / "charts" / "tandem"
 CRD_GROUP, NAME, ACCOUNT = "tandem.dev/v1alpha1", "chat", "tandem-operator"
 ANYWHERE = "test-namespace"
 """Stands for the namespace where the chart is rendered once for all of them."""
@@ -301,9 +301,7 @@ async def theatre(cluster: Cluster, folder: Path) -> AsyncIterator[Theatre]:
     shown = ("--show-only", "templates/rights.yaml", "--show-only", "templates/account.yaml")
     watched = ("--namespace", ANYWHERE, "--set", f"watch.namespaces={{{ANYWHERE}}}")
     rights = cluster.helm("template", "tandem", str(CHART), *shown, *watched)
-    crd = cluster.helm("template", "tandem", str(CHART), "--show-only", "templates/crd.yaml")
-    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd)
-    cluster.kubectl("wait", "--for=condition=Established", "crd/speculativedeployments.tandem.dev")
+    install_definition(cluster)
     access = read_access(cluster.kubeconfig)
     async with Api(access, request_seconds=PATIENCE_SECONDS) as api, idle_pods(api) as pods:
         yield Theatre(cluster, api, pods, rights, folder)

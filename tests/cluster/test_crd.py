@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from tests.cluster.definition import CHART, install_definition
 
 from tandem_devcluster.kubeconfig import read_access
 from tandem_devcluster.testing import Cluster
@@ -20,7 +21,6 @@ pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / "speculativedeployments.yaml"
-CHART = ROOT / "charts" / "tandem"
 SPEC: Mapping[str, Any] = {
     "target": {"model": {"uri": "file:///m/target"}},
     "draft": {"model": {"uri": "file:///m/draft"}},
@@ -30,9 +30,7 @@ SPEC: Mapping[str, Any] = {
 @pytest.fixture(scope="module", autouse=True)
 def installed(cluster: Cluster) -> None:
     """The CRD as the chart brings it, without an operator that would act on the objects."""
-    rendered = cluster.helm("template", "tandem", str(CHART), "--show-only", "templates/crd.yaml")
-    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=rendered)
-    cluster.kubectl("wait", "--for=condition=Established", "crd/speculativedeployments.tandem.dev")
+    install_definition(cluster)
 
 
 def manifest(spec: Mapping[str, Any], name: str = "chat") -> str:
