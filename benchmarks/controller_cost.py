@@ -5,10 +5,9 @@ runs between two readings of the CPU's clock. `make bench NAME=controller_cost`.
 costs: with a draft that pays, the same where the target tells credits, with one that loses, so that speculation is off
 but for probes, and with one that tells its confidence, so that proposals end early; and sixteen sessions share steps
 and a belief. Where nothing is proposed, one choice is followed by RUN_TOKENS plain tokens, as in service, and after
-each it is asked whether proposals pay by now, which counts as learning. What is put off is counted where it is made up
-for, and what a reading of the clock costs is taken off. Figures are medians over lots of LOT choices, in microseconds:
-of a choice, of learning from a round, and of all that a round costs; beside them stands the share of choices that
-proposed, so that a case is seen to be what it says.
+each it is asked whether proposals pay by now, which counts as learning. What a reading of the clock costs is taken off.
+Figures are medians over lots of LOT choices, in microseconds: of a choice, of learning from a round, and of all that
+a round costs; beside them stands the share of choices that proposed, so that a case is seen to be what it says.
 """
 
 import statistics

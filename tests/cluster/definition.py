@@ -1,4 +1,4 @@
-"""Installs the definition of the resource as the chart brings it, and waits until it is served, and found by its name."""
+"""Installs the definition of the resource as the chart brings it, and waits until it is found by its name."""
 
 import time
 from collections.abc import Mapping

@@ -30,7 +30,7 @@ def first(belief: Acceptance) -> float:
 
 def after(belief: Acceptance, *rounds: tuple[float, ...]) -> Acceptance:
     for credits in rounds:
-        belief, _ = belief.observed([(ALIKE, [credits])])
+        belief, _ = belief.observed(credits, ALIKE)
     return belief
 
 
@@ -117,27 +117,6 @@ def test_a_credit_counts_by_as_much_as_it_says() -> None:
     assert refused < half < accepted
 
 
-@pytest.mark.parametrize("alpha", [0.2, 0.5, 0.8, 0.95])
-def test_rounds_that_are_told_together_say_about_what_they_do_one_by_one(alpha: float) -> None:
-    chance, one_by_one, together, own = random.Random(2), UNKNOWN, UNKNOWN, ALIKE
-    apart = []
-    for _ in range(60):
-        rounds = [round_at(alpha, 4, chance) for _ in range(5)]
-        one_by_one = after(one_by_one, *rounds)
-        together, (own,) = together.observed([(own, rounds)])
-        apart.append(abs(first(one_by_one) - first(together)))
-    assert max(apart) < 0.06
-    assert sum(apart) / len(apart) < 0.01
-    assert own.failed == pytest.approx(own.expected, rel=0.5)
-
-
-def test_rounds_of_several_sessions_teach_one_belief_and_each_record() -> None:
-    belief, (failing, standing) = UNKNOWN.observed([(ALIKE, [(0.0,)] * 3), (ALIKE, [(1.0, 1.0)] * 3)])
-    assert belief.survivals(1) == pytest.approx(after(UNKNOWN, *[(0.0,)] * 3, *[(1.0, 1.0)] * 3).survivals(1), abs=0.1)
-    assert failing.failed == 3 > failing.expected
-    assert standing.failed == 0 < standing.expected
-
-
 def test_credits_know_a_level_sooner_than_bits_do() -> None:
     """Given min(1, p/q), .8 on the mean, instead of an outcome: so much less it strays."""
     chance, of_bits, of_credits = random.Random(3), [], []
@@ -201,6 +180,5 @@ def test_a_loosened_belief_is_still_about_the_same_and_soon_another() -> None:
 
 def test_nothing_examined_teaches_nothing() -> None:
     own = Own(1.0, 2.0)
-    assert UNKNOWN.observed([(own, [(), ()])]) == (UNKNOWN, [own])
-    assert UNKNOWN.observed([]) == (UNKNOWN, [])
+    assert UNKNOWN.observed((), own) == (UNKNOWN, own)
     assert UNKNOWN.survivals(0) == ()

@@ -1,14 +1,9 @@
-"""What sessions of a segment share: choices that stand while nothing is said against them, and what is learnt late."""
-
-from collections.abc import Callable
-from dataclasses import replace
+"""What sessions of a segment share, and what each has for itself."""
 
 import pytest
 
-from tandem_runtime.domain import cells
-from tandem_runtime.domain.ahead import Overlap
-from tandem_runtime.domain.cells import STANDS_ROUNDS, Lookahead, Shared
-from tandem_runtime.domain.lookahead import Belief, Bounds, Choice, Mode, Rule
+from tandem_runtime.domain.cells import Lookahead, Shared
+from tandem_runtime.domain.lookahead import Bounds, Choice, Mode
 from tandem_runtime.domain.tokens import Round
 
 BOUNDS = Bounds(1, 8)
@@ -36,63 +31,34 @@ def choose(lookahead: Lookahead, bounds: Bounds = BOUNDS, most: int = 8) -> Choi
     return lookahead.choose(bounds, most, 0.0, warm=True)
 
 
-def as_believed(choice: Choice) -> Round:
-    """A round that surprises nobody: each position's credit is the chance that was believed."""
-    before = (1.0, *choice.survivals)
-    credits = tuple(after / earlier for after, earlier in zip(choice.survivals, before, strict=False))
-    return replace(a_round(choice.k, choice.k), credits=credits)
-
-
-def test_a_choice_stands_while_rounds_are_what_was_believed_and_then_is_made_anew() -> None:
+def test_each_round_is_chosen_anew_by_all_that_was_seen() -> None:
     lookahead = settled().begin()
     first = choose(lookahead)
-    for _ in range(STANDS_ROUNDS):
-        assert choose(lookahead) is first
-        lookahead.learn(as_believed(first), 0.0, warm=True)
-    assert choose(lookahead) is not first
-
-
-@pytest.mark.parametrize("accepted", [0, 8])
-def test_a_choice_falls_as_soon_as_rounds_are_not_what_was_believed(accepted: int) -> None:
-    lookahead, bounds = settled().begin(), Bounds(8, 8)
-    first, rounds = choose(lookahead, bounds), 0
-    while choose(lookahead, bounds) is first:
-        lookahead.learn(a_round(8, accepted), 0.0, warm=True)
-        rounds += 1
-    assert rounds <= 2
+    lookahead.learn(a_round(first.k, 0), 0.0, warm=True)
+    assert choose(lookahead).survivals[0] < first.survivals[0]
 
 
 @pytest.mark.parametrize(
     "other", [Bounds(1, 3), Bounds(1, 8, Mode.ALWAYS), Bounds(1, 8, min_gain=0.2), Bounds(1, 8, early_stop=True)]
 )
-def test_a_choice_stands_only_within_the_bounds_that_it_was_made_in(other: Bounds) -> None:
+def test_a_choice_keeps_to_the_bounds_of_its_round(other: Bounds) -> None:
     lookahead = settled().begin()
-    first = choose(lookahead)
-    assert choose(lookahead, Bounds(1, 8)) is first
+    assert choose(lookahead).why.bounds == BOUNDS
     assert choose(lookahead, other).why.bounds == other
 
 
-def test_a_choice_stands_only_in_the_company_that_it_was_made_in() -> None:
+def test_a_choice_is_for_the_company_that_the_last_round_met() -> None:
     lookahead = settled().begin()
-    first = choose(lookahead)
-    lookahead.learn(replace(as_believed(first), rows=2), 0.0, warm=True)
+    lookahead.learn(a_round(choose(lookahead).k, 1, rows=2), 0.0, warm=True)
     assert choose(lookahead).why.view.batch.rows == 2
 
 
-def test_a_choice_that_stands_is_cut_to_the_room_and_whole_again() -> None:
+def test_a_choice_is_cut_to_the_room_and_whole_again() -> None:
     lookahead = settled().begin()
     first = choose(lookahead)
     cut = choose(lookahead, most=2)
     assert (cut.k, cut.survivals) == (2, first.survivals[:2])
-    assert choose(lookahead) is first
-
-
-def test_the_draft_looks_ahead_of_a_choice_that_stands_too() -> None:
-    lookahead, bounds = settled().begin(), Bounds(1, 8, overlap=Overlap.ON)
-    first = choose(lookahead, bounds)
-    again = choose(lookahead, bounds)
-    assert again.why is first.why
-    assert again.outlook is not None
+    assert choose(lookahead).survivals == first.survivals
 
 
 def test_what_is_ready_in_time_has_no_part_in_how_much_is_offered_where_there_is_one_k() -> None:
@@ -102,48 +68,11 @@ def test_what_is_ready_in_time_has_no_part_in_how_much_is_offered_where_there_is
     assert (choice.k, len(choice.outlook.survivals), choice.outlook.enough) == (4, 4, None)
 
 
-def test_what_is_not_learnt_yet_is_learnt_when_somebody_asks() -> None:
+def test_rounds_of_sessions_that_are_gone_were_learnt_from() -> None:
     cell = settled()
-    lookahead = cell.begin()
-    choice = choose(lookahead)
-    before = cell.learnt
-    lookahead.learn(a_round(choice.k, choice.k), 0.0, warm=True)
-    assert cell.learnt is before
-    assert cell.belief.acceptance.survivals(1) > before.acceptance.survivals(1)
-    assert cell.belief is cell.learnt
-
-
-def test_rounds_of_sessions_that_are_gone_are_learnt_from() -> None:
-    cell = settled()
+    before = cell.belief
     cell.begin().learn(a_round(4, 0), 0.0, warm=True)
-    assert cell.belief.acceptance.survivals(1) < cell.learnt.acceptance.survivals(1) or not cell._unlearnt
-    assert cell.begin().belief is cell.learnt
-
-
-def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Belief]:
-    """The beliefs that a function of the rule is asked about from now on."""
-    asked: list[Belief] = []
-    real: Callable[..., object] = getattr(cells, name)
-
-    def counting(belief: Belief, *args: object, **named: object) -> object:
-        asked.append(belief)
-        return real(belief, *args, **named)
-
-    monkeypatch.setattr(cells, name, counting)
-    return asked
-
-
-def test_a_plain_round_costs_no_prediction_unless_something_was_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
-    lookahead = settled(1).begin()
-    assert choose(lookahead).why.rule is Rule.LOSES
-    predicted, learnt = counted(monkeypatch, "predict"), counted(monkeypatch, "learn")
-    for _ in range(STANDS_ROUNDS - 1):
-        lookahead.learn(a_round(0, 0), 0.0, warm=False)
-        assert not lookahead.wakes(0.0)
-    assert (predicted, learnt) == ([], [])
-    lookahead.hear(matched=0, examined=8)
-    assert [lookahead.wakes(0.0) for _ in range(4)] == [False] * 4
-    assert (len(predicted), len(learnt)) == (1, 1)
+    assert cell.begin().belief.acceptance.survivals(1) < before.acceptance.survivals(1)
 
 
 def test_a_session_wakes_once_its_draft_is_heard_to_be_right() -> None:

@@ -23,7 +23,7 @@ def a_round(k: int, *, rows: int = 1, draft_rows: int = 1, slowed: float = 1.0, 
 
 
 def after(costs: Costs, round: Round, now: float) -> Costs:
-    return costs.followed([Seen(round, now)])
+    return costs.followed(Seen(round, now))
 
 
 def known(*rounds: Round, now: float = 0.0) -> Costs:
@@ -150,32 +150,9 @@ def test_two_slow_rounds_in_a_row_are_a_change_and_believed_at_once() -> None:
     assert model.cost(4) == pytest.approx(5 * 0.034 + 0.001, rel=0.1)
 
 
-@pytest.mark.parametrize("k", [0, 4])
-def test_rounds_alike_are_learnt_from_together_as_one_by_one(k: int) -> None:
-    chance, together, one_by_one = random.Random(4), SETTLED, SETTLED
-    for step in range(20):
-        rounds = [Seen(a_round(k, slowed=chance.gauss(1.2, 0.05)), float(step)) for _ in range(5)]
-        together = together.followed(rounds)
-        for seen in rounds:
-            one_by_one = one_by_one.followed([seen])
-    model, other = together.model(20.0), one_by_one.model(20.0)
-    assert model is not None
-    assert other is not None
-    assert (model.cost(4), model.baseline) == pytest.approx((other.cost(4), other.baseline), rel=0.015)
-    assert model.plain_doubt == pytest.approx(other.plain_doubt, rel=0.2)
-
-
-def test_a_pause_among_rounds_that_are_learnt_from_together_moves_no_cost() -> None:
-    rounds = [Seen(a_round(4), 1.0), Seen(a_round(4, seconds=3.0), 1.0), Seen(a_round(4), 1.0)]
-    model, before = SETTLED.followed(rounds).model(1.0), SETTLED.model(1.0)
-    assert model is not None
-    assert before is not None
-    assert model.cost(4) == pytest.approx(before.cost(4), rel=0.01)
-
-
 @pytest.mark.parametrize("seen", [Seen(a_round(4), 1.0, warm=False), Seen(replace(a_round(0), prefill=True), 1.0)])
 def test_what_had_to_be_caught_up_with_is_no_cost_of_going_on(seen: Seen) -> None:
-    assert SETTLED.followed([seen]) is SETTLED
+    assert SETTLED.followed(seen) is SETTLED
 
 
 def test_a_clock_that_goes_back_ages_nothing() -> None:

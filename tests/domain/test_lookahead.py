@@ -65,7 +65,7 @@ def belief(alpha: float, *, k: int | None = 5, **milliseconds: float) -> Belief:
 
 def after(known: Belief, *rounds: Seen) -> Belief:
     for seen in rounds:
-        known, _ = learn(known, [(ALIKE, [seen])])
+        known, _ = learn(known, ALIKE, seen)
     return known
 
 
@@ -464,7 +464,7 @@ def test_sessions_that_are_alike_share_one_belief() -> None:
     for seed in range(10):
         list(rounds(cell.begin(), 0.8, 40, seed))
     own = cell.begin()
-    assert cell.belief.acceptance.survivals(8, ALIKE) == cell.belief.acceptance.survivals(8, own._record.own)
+    assert cell.belief.acceptance.survivals(8, ALIKE) == cell.belief.acceptance.survivals(8, own._own)
 
 
 def test_the_first_token_of_a_run_waits_for_others_and_tells_nothing_of_what_going_on_costs() -> None:

@@ -79,8 +79,8 @@ async def test_nothing_to_offer_is_no_rejection() -> None:
     acceptance, own = UNKNOWN, ALIKE
     for round in rounds:
         if round.proposed:
-            acceptance, (own,) = acceptance.observed([(own, [round.evidence])])
-    assert belief.acceptance.survivals(1) == pytest.approx(acceptance.survivals(1), abs=0.05)
+            acceptance, own = acceptance.observed(round.evidence, own)
+    assert belief.acceptance.survivals(1) == pytest.approx(acceptance.survivals(1))
     assert belief.costs.plain is not None
     assert belief.costs.plain.level == pytest.approx(0.015)
     assert belief.costs.draft_token is not None  # learnt behind plain rounds too: such a draft is always warm

@@ -10,9 +10,6 @@ Tutorial on Hidden Markov Models", eq. 19-20; Adams and MacKay 2007, "Bayesian O
     after credits c_1 ... c_n     chance(pace, g)  *=  g^(sum c) (1 - g)^(n - sum c)      then scaled to sum 1
     between tokens                a level jumps with the pace's hazard, or drifts to its neighbours
 
-Several rounds may be told at once: how often each position was examined and what it was credited with is all that the
-likelihood depends on, and the level is then believed to have stayed meanwhile and to have moved as far behind them.
-
 A credit is the match bit in coupled verification, and min(1, p/q) or p(x) where the target knows them: the bit's
 expectation given the token, with less variance (Rao-Blackwell). Under one constant pace this is a decayed Beta
 distribution; the other paces are what a change test adds: a run of surprises, upwards or downwards, moves the belief
@@ -29,11 +26,10 @@ as the covariance of a session's past surprise with its next: where sessions are
 Failures expected of n examined positions: n (1 - s_n^(1/n)), as if all n were alike.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import copysign, exp, log
-from operator import mul
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -135,41 +131,6 @@ class Kin(NamedTuple):
         return Kin(together, self.expected * kept + own.expected * surprise.expected)
 
 
-Record: TypeAlias = tuple[Own, Sequence[Sequence[float]]]
-"""A session's own record, and the credits of its rounds since."""
-
-
-class Tally(NamedTuple):
-    """By position: how often it was examined, and the sum of its credits."""
-
-    examined: list[float]
-    credited: list[float]
-
-    @classmethod
-    def of(cls, rounds: Iterable[Sequence[float]]) -> "Tally":
-        """Of rounds by their credits; each has credits for its first positions, as many as were examined."""
-        examined: list[float] = []
-        credited: list[float] = []
-        for credits in rounds:
-            missing = len(credits) - len(examined)
-            if missing > 0:
-                examined += [0.0] * missing
-                credited += [0.0] * missing
-            for position, credit in enumerate(credits):
-                examined[position] += 1.0
-                credited[position] += credit
-        return cls(examined, credited)
-
-    @property
-    def tokens(self) -> int:
-        return round(sum(self.examined))
-
-    def surprise(self, expected: Sequence[float]) -> Surprise:
-        """Where `expected` are the chances by position."""
-        tokens = sum(self.examined)
-        return Surprise(round(tokens), tokens - sum(self.credited), tokens - sum(map(mul, self.examined, expected)))
-
-
 ALIKE: Final = Own()
 STRANGERS: Final = Kin()
 
@@ -194,34 +155,23 @@ class Acceptance:
             return ()
         return _survivals(self, _grains(_log_frailty(own, self.kin)), -(-positions // STRIDE) * STRIDE)[:positions]
 
-    def tolerance(self, shift: float) -> float:
-        """By how many more tokens may be accepted than was believed, or fewer, until the believed level moves by so
-        much: its first step along the likelihood, variance (credits - believed) / (level (1 - level))."""
-        level, square = _MOMENTS.dot(self.chances).tolist()
-        return float(shift * level * (1 - level) / max(square - level * level, LEAST))
-
     def conditionals(self, positions: int) -> list[float]:
         """a_1 ... a_n: the chance of each position, given that all before it stand, in a session like the others."""
         survivals = self.survivals(positions)
         return [after / before if before else 0.0 for before, after in zip((1.0, *survivals), survivals, strict=False)]
 
-    def observed(self, sessions: Sequence[Record]) -> tuple["Acceptance", list[Own]]:
-        """After some rounds of some sessions: of each its own record and, by round, the credits of the positions that
-        were examined because all before them were accepted. Also what the records are then."""
-        tallies = [Tally.of(rounds) for _, rounds in sessions]
-        tally = tallies[0] if len(tallies) == 1 else Tally.of(credits for _, rounds in sessions for credits in rounds)
-        if not tally.examined:
-            return self, [own for own, _ in sessions]
-        expected = self.conditionals(len(tally.examined))
-        kin, owns = self.kin, []
-        for (own, _), each in zip(sessions, tallies, strict=True):
-            surprise = each.surprise(expected)
-            kin = kin.told(own, surprise)
-            owns.append(own.told(surprise))
-        chances, haunts = self._believed(tally, self.shape)
-        tilts = _tilted(self.tilts, tally, expected)
+    def observed(self, credits: Sequence[float], own: Own) -> tuple["Acceptance", Own]:
+        """After a round of a session with that record: the credits of the positions that were examined because all
+        before them were accepted. Also what the record is then."""
+        if not credits:
+            return self, own
+        tokens = len(credits)
+        expected = self.conditionals(tokens)
+        surprise = Surprise(tokens, tokens - sum(credits), tokens - sum(expected))
+        chances, haunts = self._believed([1.0] * tokens, credits, self.shape)
+        tilts = _tilted(self.tilts, credits, expected)
         shape = tuple([round(tilt / GRAIN) for tilt in tilts])
-        return Acceptance(chances, haunts, tilts, shape, kin), owns
+        return Acceptance(chances, haunts, tilts, shape, self.kin.told(own, surprise)), own.told(surprise)
 
     def heard(self, *, matched: int, examined: int) -> "Acceptance":
         """After `examined` first guesses, of which `matched` would have been accepted, evenly among them as far as is
@@ -229,8 +179,7 @@ class Acceptance:
         pieces = min(-(-examined // PIECE), MOST_PIECES)
         belief = self
         for _ in range(pieces):
-            tally = Tally([examined / pieces], [matched / pieces])
-            chances, haunts = belief._believed(tally, self.shape[:1])
+            chances, haunts = belief._believed([examined / pieces], [matched / pieces], self.shape[:1])
             belief = replace(belief, chances=chances, haunts=haunts)
         return belief
 
@@ -238,15 +187,18 @@ class Acceptance:
         """The same belief with a part of it held open: nothing was heard for long, and a level may have jumped."""
         return replace(self, chances=(1 - OPEN) * self.chances + OPEN / len(PACES) * self.haunts)
 
-    def _believed(self, tally: Tally, shape: tuple[int, ...]) -> tuple[Array, Array]:
-        """Chances and haunts after as many tokens."""
-        counts = np.array(tally.examined + tally.credited)
-        likelihoods: Array = counts.dot(_evidence(shape, len(tally.examined)))
+    def _believed(
+        self, examined: Sequence[float], credited: Sequence[float], shape: tuple[int, ...]
+    ) -> tuple[Array, Array]:
+        """Chances and haunts after as many tokens: by position, how often it was examined and what it was credited
+        with, which is all that the likelihood depends on."""
+        counts = np.array([*examined, *credited])
+        likelihoods: Array = counts.dot(_evidence(shape, len(examined)))
         likelihoods -= likelihoods.max()
         chances = np.exp(likelihoods, out=likelihoods)
         chances *= self.chances
         chances /= chances.dot(_ONES)
-        tokens = min(max(tally.tokens, 1), LONGEST_STEP)
+        tokens = min(max(round(sum(examined)), 1), LONGEST_STEP)
         moved: Array = _moves(tokens).dot(chances)
         jumped = moved[_SIZE : 2 * _SIZE]
         jumped *= self.haunts
@@ -271,12 +223,11 @@ def _grains(logarithm: float) -> int:
     return round(logarithm / GRAIN)
 
 
-def _tilted(tilts: tuple[float, ...], tally: Tally, expected: Sequence[float]) -> tuple[float, ...]:
-    """The tilts after some rounds; the first position is examined in each."""
+def _tilted(tilts: tuple[float, ...], credits: Sequence[float], expected: Sequence[float]) -> tuple[float, ...]:
+    """The tilts after a round."""
     known = [*tilts, *[tilts[-1] if tilts else 0.0] * (len(expected) - len(tilts))]
-    kept = TILT_KEPT ** tally.examined[0]
-    for position, (examined, credited, chance) in enumerate(zip(*tally, expected, strict=True)):
-        tilt = kept * known[position] + TILT_STEP * (examined * chance - credited)
+    for position, (credit, chance) in enumerate(zip(credits, expected, strict=True)):
+        tilt = TILT_KEPT * known[position] + TILT_STEP * (chance - credit)
         known[position] = tilt if -TILT_MOST < tilt < TILT_MOST else copysign(TILT_MOST, tilt)
     return tuple(known)
 
@@ -303,7 +254,7 @@ def _powers(shape: tuple[int, ...], frailty: int, positions: int) -> Array:
 
 @lru_cache(maxsize=512)
 def _evidence(shape: tuple[int, ...], positions: int) -> Array:
-    """[2 positions, pace x level]: the logarithm of the likelihood is a `Tally` times this. With a_j = g^(w_j) it is
+    """[2 positions, pace x level]: counts times this are the logarithm of the likelihood. With a_j = g^(w_j) it is
     the sum of examined_j log(1 - a_j) + credited_j log(a_j / (1 - a_j))."""
     accepted = np.outer(_weights(shape, positions), _LOG_GRID)
     refused = np.log1p(-np.exp(accepted))

@@ -14,9 +14,6 @@ window runs empty of what told them, as it does under exponential forgetting.
     cost(K) = o + v(B, 0) + K (t_d(B) + s_K)     a round's seconds, K > 0; o: network, queue and the gateway
     t_b(B)                                       all seconds of a plain token; unknown until one was seen
 
-Rounds alike that are learnt from together are one sample, their mean: its noise is r / n for the n of them, and the
-coefficients wandered n times as far.
-
 Sessions share steps, so K is the mean of the step: all guesses that it judged over the sessions in it. That is what all
 of them would choose, since all choose by the same rule; one that looked at its own K alone would find that the others'
 guesses cost the same whatever it does, and so would they. A plain token whose step judged others' guesses says no more
@@ -28,12 +25,9 @@ once. Seconds below 0 or not finite teach nothing, and time that goes back does 
 nothing for `AGE_LIMIT_SECONDS` is not known.
 """
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import groupby
 from math import inf, sqrt
-from operator import attrgetter
 from typing import Final, NamedTuple
 
 from tandem_runtime.domain.tokens import Round
@@ -119,20 +113,19 @@ def begun(seconds: float, k: float, rows: int, now: float) -> Plane:
     )  # fmt: skip
 
 
-def learned(plane: Plane | None, seconds: float, k: float, rows: int, now: float, *, samples: int = 1) -> Plane:
-    """The plane after a sample of `seconds` for K = `k` in a step of `rows` sessions; after so many, of which that is
-    the mean."""
+def learned(plane: Plane | None, seconds: float, k: float, rows: int, now: float) -> Plane:
+    """The plane after a sample of `seconds` for K = `k` in a step of `rows` sessions."""
     if plane is None:
         return begun(seconds, k, rows, now)
     c, sk, sb, p00, p01, p02, p11, p12, p22, at = plane
     x, elapsed = rows - 1, now - at if now > at else 0.0
     scale = max(c + sk * k + sb * x, seconds / OUTLIER_FACTOR, LEAST_SECONDS) ** 2
     walk = WALK_PER_SAMPLE / x if x > MANY else SLOPE_WALK
-    p00 += scale * (WALK_PER_SAMPLE**2 * samples + WALK_PER_SECOND**2 * elapsed)
-    p11 += scale * SLOPE_WALK**2 * samples
-    p22 += scale * walk * walk * samples
+    p00 += scale * (WALK_PER_SAMPLE**2 + WALK_PER_SECOND**2 * elapsed)
+    p11 += scale * SLOPE_WALK**2
+    p22 += scale * walk * walk
     u, v, w = p00 + p01 * k + p02 * x, p01 + p11 * k + p12 * x, p02 + p12 * k + p22 * x
-    total = u + v * k + w * x + scale * NOISE**2 / samples
+    total = u + v * k + w * x + scale * NOISE**2
     miss = (seconds - c - sk * k - sb * x) / total
     return Plane(
         c + u * miss, sk + v * miss, sb + w * miss,
@@ -194,14 +187,6 @@ class Seen(NamedTuple):
             and 0 <= round.drafting_seconds < inf
         )
 
-    @property
-    def circumstances(self) -> tuple[int, bool, int, int, int, int]:
-        """Rounds alike in these differ by chance."""
-        round = self.round
-        if not round.proposed:
-            return 0, self.waited, round.rows, 0, round.beside, 0
-        return round.proposed, _was_prepared(round), round.rows, round.draft_rows, round.beside, round.unjudged
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Costs:
@@ -226,40 +211,30 @@ class Costs:
         """At a batch of `rows` sessions in the target and `draft_rows` in the draft; None: not known."""
         return _model(self, now, rows, draft_rows)
 
-    def followed(self, rounds: Iterable[Seen]) -> "Costs":
-        """After some more rounds, one after another; those that are alike are one sample."""
-        costs = self
-        for _, group in groupby(filter(_tells, rounds), key=_circumstances):
-            alike = list(group)
-            unlike = costs._is_any_unlike(alike)
-            if len(alike) == 1 or not (unlike or alike[0].waited):
-                costs = costs._told(alike, is_unlike=unlike)
-            else:
-                for seen in alike:
-                    costs = costs._told([seen], is_unlike=costs._is_any_unlike([seen]))
-        return costs
-
-    def _told(self, alike: Sequence[Seen], *, is_unlike: bool) -> "Costs":
-        if not alike[0].round.proposed:
-            return self._plain_learned(alike, is_unlike=is_unlike)
+    def followed(self, seen: Seen) -> "Costs":
+        """After one more round."""
+        if not seen.tells_costs:
+            return self
+        is_unlike = self._is_unlike(seen.round)
+        if not seen.round.proposed:
+            return self._plain_learned(seen, is_unlike=is_unlike)
         if not is_unlike:
-            return self._after(alike)
-        return self.loosened()._after(alike) if self.doubted else replace(self, doubted=True)
+            return self._after(seen)
+        return self.loosened()._after(seen) if self.doubted else replace(self, doubted=True)
 
-    def _plain_learned(self, alike: Sequence[Seen], *, is_unlike: bool) -> "Costs":
-        round, now, _, waited = alike[-1]
-        seconds = sum([seen.round.seconds for seen in alike]) / len(alike)
+    def _plain_learned(self, seen: Seen, *, is_unlike: bool) -> "Costs":
+        round, now, _, waited = seen
         since = None if not round.beside else now if self.company_since is None else min(self.company_since, now)
         bounds = waited or (since is not None and now - since < COMPANY_SECONDS)
         here = self if since == self.company_since else replace(self, company_since=since)
         if bounds and self.plain is None:
-            return here if round.beside else replace(here, plain=begun(seconds, 0, round.rows, now).loosened())
-        if bounds and self.plain is not None and seconds > self.plain.seconds(0, round.rows):
+            return here if round.beside else replace(here, plain=begun(round.seconds, 0, round.rows, now).loosened())
+        if bounds and self.plain is not None and round.seconds > self.plain.seconds(0, round.rows):
             return here
         if is_unlike and not here.plain_doubted:
             return replace(here, plain_doubted=True)
         known = here.loosened() if is_unlike else here
-        plain = learned(known.plain, seconds, 0, round.rows, now, samples=len(alike))
+        plain = learned(known.plain, round.seconds, 0, round.rows, now)
         return replace(known, plain=plain, plain_doubted=False)
 
     def loosened(self) -> "Costs":
@@ -273,46 +248,36 @@ class Costs:
             doubted=True,
         )
 
-    def _after(self, alike: Sequence[Seen]) -> "Costs":
-        """After proposals in the same circumstances."""
-        rounds, now, samples = [seen.round for seen in alike], alike[-1].now, len(alike)
-        last, k = rounds[-1], sum([round.proposed for round in rounds]) / samples
-        forward = sum([round.forward_seconds or round.verify_seconds for round in rounds]) / samples
-        drafting = sum([round.drafting_seconds or round.draft_seconds for round in rounds]) / samples
-        overhead = max(sum([round.seconds for round in rounds]) / samples - drafting - forward, 0.0)
-        judged = sum(map(_guesses, rounds)) / samples
+    def _after(self, seen: Seen) -> "Costs":
+        """After a round with proposals."""
+        round, now = seen.round, seen.now
+        forward = round.forward_seconds or round.verify_seconds
+        drafting = round.drafting_seconds or round.draft_seconds
         draft_token = self.draft_token
-        if not _was_prepared(last):
-            draft_token = learned(draft_token, drafting / k, 0, last.draft_rows, now, samples=samples)
+        if not _was_prepared(round):
+            draft_token = learned(draft_token, drafting / round.proposed, 0, round.draft_rows, now)
         return Costs(
             draft_token,
-            learned(self.forward, forward, judged, last.rows, now, samples=samples),
-            learned(self.overhead, overhead, 0, 1, now, samples=samples),
+            learned(self.forward, forward, _guesses(round), round.rows, now),
+            learned(self.overhead, max(round.seconds - drafting - forward, 0.0), 0, 1, now),
             self.plain,
             plain_doubted=self.plain_doubted,
             company_since=self.company_since,
         )
 
-    def _is_any_unlike(self, alike: Sequence[Seen]) -> bool:
-        """Whether one of these rounds took another order of time than was predicted."""
-        first = alike[0].round
-        if not first.proposed:
-            usual = None if self.plain is None else self.plain.seconds(0, first.rows)
-            return usual is not None and any(not _is_near(seen.round.seconds, usual) for seen in alike)
+    def _is_unlike(self, round: Round) -> bool:
+        """Whether it took another order of time than was predicted."""
+        if not round.proposed:
+            return self.plain is not None and not _is_near(round.seconds, self.plain.seconds(0, round.rows))
         if self.draft_token is None or self.forward is None or self.overhead is None:
             return False
-        fixed = max(self.overhead.level, 0.0) + self.forward.seconds(0, first.rows)
+        fixed = max(self.overhead.level, 0.0) + self.forward.seconds(0, round.rows)
         guess = max(self.forward.per_token, 0.0)
-        draft = 0.0 if _was_prepared(first) else self.draft_token.seconds(0, first.draft_rows)
-        for seen in alike:
-            round = seen.round
-            if not _is_near(round.seconds, fixed + guess * _guesses(round) + draft * round.proposed):
-                return True
-        return False
+        draft = 0.0 if _was_prepared(round) else self.draft_token.seconds(0, round.draft_rows)
+        return not _is_near(round.seconds, fixed + guess * _guesses(round) + draft * round.proposed)
 
 
 UNMEASURED: Final = Costs()
-_tells, _circumstances = attrgetter("tells_costs"), attrgetter("circumstances")
 
 
 @lru_cache(maxsize=64)

@@ -30,7 +30,6 @@ proposed. A run's first token waits for the step under way, and only bounds what
 of going on, it would make proposals seem to pay wherever several sessions share a target.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import ceil
@@ -241,16 +240,14 @@ def ending_early(choice: Choice, calibration: Calibration) -> Choice:
     return Choice(why.bounds.maximum, why.survivals, why, stop=stop)
 
 
-def learn(belief: Belief, sessions: Sequence[tuple[Own, Sequence[Seen]]]) -> tuple[Belief, list[Own]]:
-    """The belief after some more rounds of some sessions, each with its own record, and what the records are then. What
-    is not the cost of going on teaches acceptance alone."""
-    seen = [each for _, rounds in sessions for each in rounds]
-    judged = [(own, [each.round.evidence for each in rounds if each.round.proposed]) for own, rounds in sessions]
-    acceptance, owns = belief.acceptance.observed(judged)
-    plain_rounds = belief.plain_rounds + sum([not each.round.proposed for each in seen])
+def learn(belief: Belief, own: Own, seen: Seen) -> tuple[Belief, Own]:
+    """The belief after one more round of a session with that record, and what the record is then. What is not the cost
+    of going on teaches acceptance alone."""
+    acceptance, own = belief.acceptance.observed(seen.round.evidence, own)
+    plain_rounds = belief.plain_rounds + (not seen.round.proposed)
     costs = belief.costs.followed(seen)
     learnt = Belief(acceptance, costs, belief.k, plain_rounds, belief.probe_left, belief.probe_after, belief.heard)
-    return learnt, owns
+    return learnt, own
 
 
 def unanswered(belief: Belief) -> Belief:
