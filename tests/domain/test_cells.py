@@ -2,6 +2,7 @@
 
 import pytest
 
+from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.cells import Lookahead, Shared
 from tandem_runtime.domain.lookahead import Bounds, Choice, Mode
 from tandem_runtime.domain.tokens import Round
