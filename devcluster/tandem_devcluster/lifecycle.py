@@ -138,8 +138,13 @@ def _end(pid: int, started_ticks: int | None) -> None:
 
 
 def _install_clients(state: StateFolder, program: Path) -> None:
-    """`kubectl` and `helm` that can reach this cluster and no other."""
+    """`kubectl` and `helm` that can reach this cluster and no other.
+
+    What they know of its resources they keep with it: by themselves they keep it in the home folder by port, for hours,
+    and take it for that of a later cluster at the same port.
+    """
+    ways = f'KUBECONFIG="{state.kubeconfig}" KUBECACHEDIR="{state.client_cache}"'
     for name in ("kubectl", "helm"):
         script = state.bin / name
-        script.write_text(f'#!/bin/sh\nexport KUBECONFIG="{state.kubeconfig}"\nexec "{program}" {name} "$@"\n')
+        script.write_text(f'#!/bin/sh\nexport {ways}\nexec "{program}" {name} "$@"\n')
         script.chmod(0o755)

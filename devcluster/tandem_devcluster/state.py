@@ -51,6 +51,11 @@ class StateFolder:
         return self.root / "bin"
 
     @property
+    def client_cache(self) -> Path:
+        """What `kubectl` and `helm` know of the cluster's resources."""
+        return self.root / "client-cache"
+
+    @property
     def pki(self) -> Path:
         return self.root / "pki"
 

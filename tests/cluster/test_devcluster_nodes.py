@@ -85,3 +85,13 @@ def test_a_node_that_is_not_there_is_named_in_one_line(cluster: Cluster) -> None
     with pytest.raises(subprocess.CalledProcessError) as refusal:
         cluster.devcluster("node", "fail", "h200-9")
     assert refusal.value.stderr == "error: there is no node 'h200-9'; there are cpu-0, l4-0, h100-0\n"
+
+
+def test_clients_keep_what_they_know_of_resources_with_the_cluster(cluster: Cluster) -> None:
+    """In the home folder it would be found again by a later cluster at the same port, which has other resources."""
+    address = json.loads(cluster.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
+    at_home = Path.home() / ".kube" / "cache" / "discovery" / address.removeprefix("https://").replace(":", "_")
+    known = set(at_home.rglob("*"))
+    cluster.kubectl("get", "nodes")
+    assert list((cluster.state.client_cache / "discovery").rglob("servergroups.json"))
+    assert set(at_home.rglob("*")) == known
