@@ -68,11 +68,11 @@ class Api:
         await self._request("DELETE", path, body=options)
 
     async def is_ready(self) -> bool:
-        """Whether the API server says that it is ready to serve."""
+        """Whether the API server says that it is ready to serve; one that does not answer in time does not."""
         try:
             async with self._session.get("/readyz") as answer:
                 return answer.status == 200
-        except aiohttp.ClientError:
+        except (aiohttp.ClientError, TimeoutError):
             return False
 
     async def follow(self, path: str, *, field_selector: str = "") -> AsyncIterator[tuple[str, Object]]:

@@ -295,7 +295,7 @@ async def a_canary_without_room_is_told_from_a_bad_one(_: Theatre, stage: Stage)
     crowded = {
         **SECOND,
         "target": {"model": {"uri": "file:///m/second"}, "podTemplate": nowhere},
-        "canary": {**SECOND["canary"], "progressDeadlineSeconds": 5},
+        "canary": {**SECOND["canary"], "progressDeadlineSeconds": 20},
     }
     await stage.edit(crowded)
     found = await stage.until(has_refused(crowded), within=SOON_SECONDS)
