@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from tandem_operator.apply import progress_is_kept
 from tandem_operator.domain import queries, readings
 from tandem_operator.domain.actions import Action, Failure, Outcome, Plan, Verb
 from tandem_operator.domain.conditions import report
@@ -175,7 +176,9 @@ class World:
         if status is not None and outcome.failed is None:
             self.status = status
             self.status_writes += 1
-        self.events.extend(decision.events)
+        if progress_is_kept(outcome):
+            assert not decision.events or decision.progress != seen.progress, "told again at the next look"
+            self.events.extend(decision.events)
         self.decisions.append(decision)
         return decision
 

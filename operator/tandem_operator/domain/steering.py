@@ -14,7 +14,16 @@ from tandem_operator.domain import alerts, commands, gates, health, rollout, und
 from tandem_operator.domain.commands import Command, CommandKind
 from tandem_operator.domain.decision import CheckResult, CheckVerdict, GateResult, GateVerdict
 from tandem_operator.domain.judgement import judge
-from tandem_operator.domain.moves import Ending, end_canary, point, send, take_back
+from tandem_operator.domain.moves import (
+    ANSWERS,
+    Ending,
+    arrive,
+    brought_back,
+    end_canary,
+    point,
+    send,
+    take_back,
+)
 from tandem_operator.domain.observed import ANNOTATION_REASON, ANNOTATION_VERDICT, MadeStableBy, Pod, RevisionVerdict
 from tandem_operator.domain.progress import (
     AlertAction,
@@ -38,7 +47,7 @@ def settle(at: Situation, course: Course) -> Course:
     moved = course.progress.rollout
     arrived = moved.stage is Stage.INSTALLING or moved.revision == at.stable_name
     if at.stable is not None and arrived:
-        course = send(at, course, Signal.POINTER_MOVED)
+        course = arrive(at, course, at.stable)
     if moved.stage is Stage.COMPLETING and arrived:
         course = replace(course, progress=replace(course.progress, rolled_back=None))
     return _mark_again(at, course)
@@ -403,15 +412,13 @@ def go_on(at: Situation, course: Course) -> Course:
     moved = course.progress.rollout
     match moved.stage:
         case Stage.INSTALLING if installed(at, moved.revision):
-            note = "target and gateway answer"
-            return point(at, course, moved.revision, by=MadeStableBy.FIRST_ROLLOUT, note=note)
+            return point(at, course, moved.revision, by=MadeStableBy.FIRST_ROLLOUT, note=ANSWERS)
         case Stage.PREPARING if not at.spec.paused and pods_are_there(at, course):
             return send(at, course, Signal.READY)
         case Stage.COMPLETING if not at.spec.paused and pods_are_there(at, course):
             return point(at, course, moved.revision, by=MadeStableBy.PROMOTION, note=_passed(course))
         case Stage.RETURNING if is_warm(at, moved.revision):
-            last = course.progress.rolled_back
-            note = "brought back" if last is None else f"brought back: {last.reason}: {last.note}"
+            note = brought_back(course.progress.rolled_back)
             return point(at, course, moved.revision, by=MadeStableBy(moved.returning_for), note=note)
         case _:
             return course
