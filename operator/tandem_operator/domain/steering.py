@@ -129,6 +129,10 @@ def _obey_promote(at: Situation, course: Course, command: Command) -> Course:
 def _obey_policy_undo(at: Situation, course: Course, command: Command) -> Course:
     if command.revision != at.stable_name or (command.value and not command.value.isdecimal()):
         return _ignore(course, command, f"wanted @{at.stable_name}#NONCE or NUMBER@{at.stable_name}#NONCE")
+    if not command.value and undo.has_changed(at, course):
+        # Does it mean the edit, or what the edit replaced? A wrong guess would bring back what is being mended.
+        why = f"spec.speculation was edited at the same moment, and that counts; NUMBER@{at.stable_name}#NONCE is plain"
+        return _ignore(course, command, why)
     to = int(command.value) if command.value else None
     undone = undo.undo(at, course, "by command", to=to)
     return undone or _ignore(course, command, "no such earlier settings of speculation are known")
@@ -193,6 +197,7 @@ def _standing(at: Situation, progress: Progress) -> alerts.Standing:
         canary=progress.rollout.revision if trial else "",
         canary_since=progress.rollout.started_at if trial else None,
         policy_since=undo.undoable_since(progress),
+        policies_over=undo.replaced(progress),
         returning=progress.rollout.stage is Stage.RETURNING,
         answered=progress.alerts,
     )
