@@ -224,6 +224,20 @@ def test_first_tokens_are_compared_where_gateways_time_them_and_a_bound_is_set()
     assert [name for name, found in names.items() if "timeToFirstToken" in found] == ["timed"]
 
 
+def test_slots_in_which_stable_proposed_nothing_say_nothing_of_a_drop_in_speed() -> None:
+    """Beside plain rows the canary looks faster than it is beside stable's own proposals."""
+    flattering, sober = (with_shared_slots(30, canary=10, stable=pace).together[0] for pace in (20, 9))
+    strata = (
+        Stratum(policy=1, revision="stable", rounds=9000, speculating=800),
+        Stratum(policy=2, revision="stable", rounds=9000, speculating=8000),
+    )
+    evidence = replace(
+        NOTHING, boots={"x": Boot(pod="a", strata=strata)}, together=(flattering, replace(sober, policy=2))
+    )
+    found = result("speedupDrop", evidence)
+    assert (found.verdict, found.samples) == (CheckVerdict.FAIL, "30 slots of both")
+
+
 def test_strata_are_compared_with_themselves_only() -> None:
     """Load drifts and so do shares: pooled, the canary would look worse by nine points; within strata it is equal."""
     strata = []

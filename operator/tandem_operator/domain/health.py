@@ -25,6 +25,7 @@ from tandem_operator.domain.decision import CheckResult, CheckVerdict
 from tandem_operator.domain.evidence import ENOUGH_FOR_AN_EDGE, Evidence, total_of
 from tandem_operator.domain.intervals import (
     Estimate,
+    PairSums,
     SlotSums,
     combine,
     difference,
@@ -44,7 +45,7 @@ SPEEDUP_SCALE = 0.2
 WHOLE = 10_000
 """A share of all, in basis points."""
 HARDLY = 0.1
-"""A smaller share of rounds with proposals is worth a word."""
+"""Below this share of rounds with proposals a revision as good as decodes plainly."""
 LONGEST_REASON = 300
 """Of a check's message, which status cuts at 512."""
 SMALLEST_SCALE = 0.005
@@ -212,9 +213,13 @@ class _Accepted:
 def _idle(strata: Iterable[Stratum]) -> str:
     """That a revision proposes so little that one may wait in vain: its runtime sees no gain, or it may not."""
     total = total_of(strata)
-    if total is None or total.speculating >= HARDLY * total.rounds:
+    if total is None or not _hardly_proposes(total):
         return ""
     return f"; nothing was proposed in {1 - total.speculating / total.rounds:.0%} of its {total.rounds} rounds"
+
+
+def _hardly_proposes(stratum: Stratum) -> bool:
+    return stratum.speculating < HARDLY * stratum.rounds
 
 
 def _by_policy(
@@ -277,7 +282,8 @@ def _speedup_drop(question: Question, evidence: Evidence) -> CheckResult:
         return _not_compared("speedupDrop", question)
     drop = question.analysis.speedup.max_drop_basis_points / 10_000
     margin = max(-math.log(1 - drop), SMALLEST_SCALE)
-    count = sum(held.sums.count for held in evidence.together)
+    slots = _spoken(evidence)
+    count = sum(held.count for held in slots)
     draft = CheckResult(
         name="speedupDrop",
         verdict=CheckVerdict.NO_DATA,
@@ -288,12 +294,19 @@ def _speedup_drop(question: Question, evidence: Evidence) -> CheckResult:
         return _with(
             draft, CheckVerdict.NO_DATA, "the gateways hold no closed slots in which both revisions decoded yet"
         )
-    estimate = faster_together(held.sums for held in evidence.together)
+    estimate = faster_together(slots)
     if estimate is None or count < question.analysis.min_slots:
         return _too_few_slots(draft, estimate, f"needs {question.analysis.min_slots} slots in which both decoded")
     h = half_width(estimate, margin, question.alpha)
     result = _judge_drop(draft, estimate, margin, h)
     return _decided_ratio(draft, result.verdict, estimate, h, result.message)
+
+
+def _spoken(evidence: Evidence) -> list[PairSums]:
+    """The slots of strata in which stable spoke too: plain rows that wait for a canary's rows make it look fast."""
+    stable = evidence.strata(evidence.stable)
+    silent = {policy for policy, held in stable.items() if _hardly_proposes(held)}
+    return [held.sums for held in evidence.together if held.policy not in silent]
 
 
 def _count(strata: Mapping[int, SlotSums]) -> int:
