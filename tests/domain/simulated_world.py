@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from tandem_operator.apply import progress_is_kept
 from tandem_operator.domain import queries, readings
 from tandem_operator.domain.actions import Action, Failure, Outcome, Plan, Verb
 from tandem_operator.domain.conditions import report
@@ -175,7 +176,9 @@ class World:
         if status is not None and outcome.failed is None:
             self.status = status
             self.status_writes += 1
-        self.events.extend(decision.events)
+        if progress_is_kept(outcome):
+            assert not decision.events or decision.progress != seen.progress, "told again at the next look"
+            self.events.extend(decision.events)
         self.decisions.append(decision)
         return decision
 
@@ -382,7 +385,9 @@ class World:
         for revision in policy["revisions"]:
             if revision["target"] != pod.role_hash or not revision["weight"]:
                 continue
-            on = speculating and revision["speculate"] and draw >= policy["control"]["offPercent"] / 100
+            if speculating and not revision["speculate"]:
+                continue  # gateways count nobody who may not speculate where others do
+            on = speculating and draw >= policy["control"]["offPercent"] / 100
             speed = self.behaviour.get(revision["name"], Behaviour()).speedup if on else 1.0
             tokens = max(1, round(1000 * revision["weight"] / 100))
             milliseconds = max(1, round(tokens * 20 / speed * self.chance.uniform(0.95, 1.05)))
@@ -436,6 +441,10 @@ class World:
         conditions: Any = self.status["conditions"]
         (found,) = [item for item in conditions if item["type"] == kind]
         return found["status"], found["reason"]
+
+    def message(self, kind: str) -> str:
+        conditions: Any = self.status["conditions"]
+        return next(str(item["message"]) for item in conditions if item["type"] == kind)
 
     def reasons(self) -> list[str]:
         return [event.reason for event in self.events]

@@ -224,6 +224,20 @@ def test_first_tokens_are_compared_where_gateways_time_them_and_a_bound_is_set()
     assert [name for name, found in names.items() if "timeToFirstToken" in found] == ["timed"]
 
 
+def test_slots_in_which_stable_proposed_nothing_say_nothing_of_a_drop_in_speed() -> None:
+    """Beside plain rows the canary looks faster than it is beside stable's own proposals."""
+    flattering, sober = (with_shared_slots(30, canary=10, stable=pace).together[0] for pace in (20, 9))
+    strata = (
+        Stratum(policy=1, revision="stable", rounds=9000, speculating=800),
+        Stratum(policy=2, revision="stable", rounds=9000, speculating=8000),
+    )
+    evidence = replace(
+        NOTHING, boots={"x": Boot(pod="a", strata=strata)}, together=(flattering, replace(sober, policy=2))
+    )
+    found = result("speedupDrop", evidence)
+    assert (found.verdict, found.samples) == (CheckVerdict.FAIL, "30 slots of both")
+
+
 def test_strata_are_compared_with_themselves_only() -> None:
     """Load drifts and so do shares: pooled, the canary would look worse by nine points; within strata it is equal."""
     strata = []
@@ -253,7 +267,6 @@ def test_a_shadow_step_judges_scored_tokens_only() -> None:
     ("question", "names"),
     [
         ({}, ["acceptance", "acceptanceDrop", "speedup", "speedupDrop", "errors"]),
-        ({"compares": False}, ["acceptance", "speedup", "errors"]),
         ({"shares_target": False}, ["acceptance", "acceptanceDrop", "speedup", "errors"]),
         ({"floor_decides": False}, ["acceptance", "acceptanceDrop", "speedupDrop", "errors"]),
         ({"speculates": False}, ["errors"]),
@@ -262,6 +275,43 @@ def test_a_shadow_step_judges_scored_tokens_only() -> None:
 def test_a_check_is_asked_where_it_means_something(question: dict[str, bool], names: list[str]) -> None:
     asked = replace(Question(analysis=RULES, evidence=NOTHING, target="t"), **question)  # type: ignore[arg-type] # flags
     assert [found.name for found in assess(asked)] == names
+
+
+def test_a_drop_against_a_stable_that_is_silent_is_not_compared_and_says_what_decides() -> None:
+    held = with_acceptance(plain(2000, 0.9, 1), plain(4000, 0.5, 2))
+    asked = Question(analysis=RULES, evidence=held, target="t", silence="RuntimeAtZero: K = 0 in 98% of 900 rounds")
+    found = {check.name: check for check in assess(asked)}
+    told = (
+        "stable does not speculate (RuntimeAtZero: K = 0 in 98% of 900 rounds), so there is nothing to lose against "
+        "it; the floors and plain decoding in off slots decide"
+    )
+    for name in ("acceptanceDrop", "speedupDrop"):
+        assert found[name] == CheckResult(name=name, verdict=CheckVerdict.NOT_COMPARED, message=told)
+    assert (found["acceptance"].verdict, found["speedup"].verdict) == ("Pass", "NoData")
+    shadow = assess(replace(asked, shadow=True))
+    assert [(check.name, check.verdict) for check in shadow] == [
+        ("acceptance", "NoData"),
+        ("acceptanceDrop", "NotCompared"),
+    ]
+    deaf = {check.name: check.verdict for check in assess(replace(asked, reachable=False))}
+    assert (deaf["acceptance"], deaf["acceptanceDrop"]) == ("ProviderError", "NotCompared")
+
+
+@pytest.mark.parametrize(
+    ("proposing", "acceptance", "words"),
+    [
+        (0, None, "no acceptance sums of revision canary yet; nothing was proposed in 100% of its 4000 rounds"),
+        (40, plain(20, 0.9, 1), "20 of the 1000 requests it needs; nothing was proposed in 99% of its 4000 rounds"),
+        (400, plain(20, 0.9, 1), "revision canary has 20 of the 1000 requests it needs"),
+    ],
+)
+def test_a_canary_whose_runtime_proposes_nothing_is_waited_for_and_that_is_said(
+    proposing: int, acceptance: Buckets | None, words: str
+) -> None:
+    stratum = Stratum(policy=1, revision="canary", rounds=4000, speculating=proposing, acceptance=acceptance)
+    found = result("acceptance", replace(NOTHING, boots={"x": Boot(pod="a", strata=(stratum,))}))
+    assert found.verdict in (CheckVerdict.NO_DATA, CheckVerdict.INCONCLUSIVE)
+    assert found.message.endswith(words)
 
 
 def test_every_check_that_chance_could_fail_has_its_part_of_the_confidence() -> None:
@@ -296,6 +346,8 @@ def test_one_answer_that_differs_from_plain_decoding_fails_and_none_replayed_cla
         (["Inconclusive", "NoData"], "NoData"),
         (["NoData", "ProviderError"], "ProviderError"),
         (["ProviderError", "Fail", "Pass"], "Fail"),
+        (["NotCompared", "Pass"], "Pass"),
+        (["NotCompared"], "NotCompared"),
     ],
 )
 def test_the_worst_verdict_counts(verdicts: list[str], expected: str) -> None:

@@ -10,7 +10,9 @@ the margin. Too little evidence is Inconclusive and says how much there is and h
 there at all are NoData. Errors and exactness alone may fail before `minRequests`: an e-value needs no minimum, and one
 difference is proof.
 
-Over all checks the worst verdict counts: Fail > ProviderError > NoData > Inconclusive > Pass.
+Over all checks the worst verdict counts: Fail > ProviderError > NoData > Inconclusive > Pass. Where stable does not
+speculate, a drop against it is NotCompared, which neither holds a canary nor helps it: people are served by plain
+decoding, and the floors compare with that.
 """
 
 import math
@@ -23,6 +25,7 @@ from tandem_operator.domain.decision import CheckResult, CheckVerdict
 from tandem_operator.domain.evidence import ENOUGH_FOR_AN_EDGE, Evidence, total_of
 from tandem_operator.domain.intervals import (
     Estimate,
+    PairSums,
     SlotSums,
     combine,
     difference,
@@ -41,6 +44,10 @@ SPEEDUP_SCALE = 0.2
 """tau of the speed-up's floor, in units of ln: most pairs lie within a fifth of their threshold."""
 WHOLE = 10_000
 """A share of all, in basis points."""
+HARDLY = 0.1
+"""Below this share of rounds with proposals a revision as good as decodes plainly."""
+LONGEST_REASON = 300
+"""Of a check's message, which status cuts at 512."""
 SMALLEST_SCALE = 0.005
 """tau where a drop of nothing at all is allowed."""
 
@@ -50,9 +57,9 @@ class Question:
     """What is asked: the evidence of a canary, under which rules, and which comparisons make sense.
 
     `evidence` is None before the first answer of a gateway; `reachable` is False while gateways do not answer.
-    `target` is the canary's target hash. `shadow`: nobody is served, so that only scored tokens speak. `compares`:
-    stable speculates too, `shares_target`: on the same target pods. `floor_decides`: the canary's part of the batch is
-    large enough for its speed-up to stand on its own.
+    `target` is the canary's target hash. `shadow`: nobody is served, so that only scored tokens speak. `silence` is why
+    stable does not speculate, empty where it does; `shares_target`: both are on the same target pods. `floor_decides`:
+    the canary's part of the batch is large enough for its speed-up to stand on its own.
     """
 
     analysis: Analysis
@@ -61,7 +68,7 @@ class Question:
     reachable: bool = True
     speculates: bool = True
     shadow: bool = False
-    compares: bool = True
+    silence: str = ""
     shares_target: bool = True
     floor_decides: bool = True
 
@@ -111,7 +118,7 @@ def _answer(check: Check, question: Question) -> CheckResult:
     if question.evidence is None:
         return CheckResult(name=check.name, verdict=CheckVerdict.NO_DATA, message="no gateway has answered yet")
     result = check.judge(question, question.evidence)
-    if question.reachable or result.verdict is CheckVerdict.FAIL:
+    if question.reachable or result.verdict in (CheckVerdict.FAIL, CheckVerdict.NOT_COMPARED):
         return result
     since = f"no gateway answers; the evidence is of {question.evidence.at:%H:%M:%S} UTC"
     return replace(result, verdict=CheckVerdict.PROVIDER_ERROR, message=since)
@@ -144,6 +151,8 @@ def _acceptance_floor(question: Question, evidence: Evidence) -> CheckResult:
 
 def _acceptance_drop(question: Question, evidence: Evidence) -> CheckResult:
     """The canary's acceptance less stable's of the same strata; a drop beyond the margin fails."""
+    if question.silence:
+        return _not_compared("acceptanceDrop", question)
     margin = question.analysis.acceptance.max_drop_basis_points / 10_000
     known = _Accepted(question, evidence)
     draft = CheckResult(
@@ -184,19 +193,33 @@ class _Accepted:
         self.samples = f"{examined} scored tokens" if question.shadow else f"{requests} requests"
         self.both_samples = f"{self.samples}, stable {stable_requests} requests"
         what = "shadow" if question.shadow else "acceptance"
-        self.missing = "" if examined else f"the gateways hold no {what} sums of revision {evidence.canary} yet"
+        idle = "" if question.shadow else _idle(canary.values())
+        self.missing = "" if examined else f"the gateways hold no {what} sums of revision {evidence.canary} yet{idle}"
         self.missing_stable = (
             "" if _sums(stable.values(), _accepted)[1] else f"no acceptance sums of revision {evidence.stable} yet"
         )
-        self.short = "" if question.shadow else self._short(requests, evidence.canary)
+        self.short = "" if question.shadow else self._short(requests, evidence.canary, idle)
         self.short_stable = "" if question.shadow else self._short(stable_requests, evidence.stable)
         self.unfilled = (
             f"too few requests under any one policy: they fall into buckets, and {FEWEST_BUCKETS} must be filled"
         )
 
-    def _short(self, requests: int, revision: str) -> str:
+    def _short(self, requests: int, revision: str, idle: str = "") -> str:
         needed = self._question.analysis.min_requests
-        return "" if requests >= needed else f"revision {revision} has {requests} of the {needed} requests it needs"
+        has = f"revision {revision} has {requests} of the {needed} requests it needs"
+        return "" if requests >= needed else f"{has}{idle}"
+
+
+def _idle(strata: Iterable[Stratum]) -> str:
+    """That a revision proposes so little that one may wait in vain: its runtime sees no gain, or it may not."""
+    total = total_of(strata)
+    if total is None or not _hardly_proposes(total):
+        return ""
+    return f"; nothing was proposed in {1 - total.speculating / total.rounds:.0%} of its {total.rounds} rounds"
+
+
+def _hardly_proposes(stratum: Stratum) -> bool:
+    return stratum.speculating < HARDLY * stratum.rounds
 
 
 def _by_policy(
@@ -255,9 +278,12 @@ def _speedup_floor(question: Question, evidence: Evidence) -> CheckResult:
 
 def _speedup_drop(question: Question, evidence: Evidence) -> CheckResult:
     """Stable's time per token over the canary's, in on slots in which both decoded on the target pods they share."""
+    if question.silence:
+        return _not_compared("speedupDrop", question)
     drop = question.analysis.speedup.max_drop_basis_points / 10_000
     margin = max(-math.log(1 - drop), SMALLEST_SCALE)
-    count = sum(held.sums.count for held in evidence.together)
+    slots = _spoken(evidence)
+    count = sum(held.count for held in slots)
     draft = CheckResult(
         name="speedupDrop",
         verdict=CheckVerdict.NO_DATA,
@@ -268,12 +294,19 @@ def _speedup_drop(question: Question, evidence: Evidence) -> CheckResult:
         return _with(
             draft, CheckVerdict.NO_DATA, "the gateways hold no closed slots in which both revisions decoded yet"
         )
-    estimate = faster_together(held.sums for held in evidence.together)
+    estimate = faster_together(slots)
     if estimate is None or count < question.analysis.min_slots:
         return _too_few_slots(draft, estimate, f"needs {question.analysis.min_slots} slots in which both decoded")
     h = half_width(estimate, margin, question.alpha)
     result = _judge_drop(draft, estimate, margin, h)
     return _decided_ratio(draft, result.verdict, estimate, h, result.message)
+
+
+def _spoken(evidence: Evidence) -> list[PairSums]:
+    """The slots of strata in which stable spoke too: plain rows that wait for a canary's rows make it look fast."""
+    stable = evidence.strata(evidence.stable)
+    silent = {policy for policy, held in stable.items() if _hardly_proposes(held)}
+    return [held.sums for held in evidence.together if held.policy not in silent]
 
 
 def _count(strata: Mapping[int, SlotSums]) -> int:
@@ -398,6 +431,12 @@ def _with(draft: CheckResult, verdict: CheckVerdict, message: str, *, value: str
     return replace(draft, verdict=verdict, message=message, value=value or draft.value)
 
 
+def _not_compared(name: str, question: Question) -> CheckResult:
+    words = f"stable does not speculate ({question.silence[:LONGEST_REASON]}), so there is nothing to lose against it"
+    decides = "its acceptance floor decides" if question.shadow else "the floors and plain decoding in off slots decide"
+    return CheckResult(name=name, verdict=CheckVerdict.NOT_COMPARED, message=f"{words}; {decides}")
+
+
 def _decided(draft: CheckResult, verdict: CheckVerdict, estimate: Estimate, h: float, message: str) -> CheckResult:
     return _with_interval(draft, verdict, (estimate.value, estimate.value - h, estimate.value + h), message)
 
@@ -418,11 +457,11 @@ def _with_interval(draft: CheckResult, verdict: CheckVerdict, numbers: tuple[flo
 
 CHECKS: tuple[Check, ...] = (
     Check("acceptance", lambda asked: asked.speculates, _acceptance_floor),
-    Check("acceptanceDrop", lambda asked: asked.speculates and asked.compares, _acceptance_drop),
+    Check("acceptanceDrop", lambda asked: asked.speculates, _acceptance_drop),
     Check("speedup", lambda asked: asked.speculates and asked.floor_decides and not asked.shadow, _speedup_floor),
     Check(
         "speedupDrop",
-        lambda asked: asked.speculates and asked.compares and asked.shares_target and not asked.shadow,
+        lambda asked: asked.speculates and asked.shares_target and not asked.shadow,
         _speedup_drop,
     ),
     Check("errors", lambda asked: not asked.shadow, _errors),
