@@ -314,7 +314,7 @@ def _listening(arguments: argparse.Namespace, *, notice_seconds: float = 3.0) ->
 
 def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--target", required=True, metavar="PATH", help="a model folder, or scripted:module:function")
+    add("--target", "--model", required=True, metavar="PATH", help="a model folder, or scripted:module:function")
     add("--draft", metavar="PATH", help="a model that proposes, given likewise")
     add(
         "--drafter",

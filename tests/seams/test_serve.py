@@ -113,6 +113,7 @@ def test_a_copy_of_the_target_with_fewer_bits_drafts_and_changes_no_text() -> No
         (PAIR, 1, "--tokenizer is missing"),
         ((*PAIR, "--tokenizer", "absent"), 1, "tokenizer.json does not exist"),
         (("--target", "absent"), 1, "absent"),
+        (("--model", "nowhere"), 1, "nowhere"),
         ((*PAIR, "--tokenizer", "{letters}", "--auth-file", "absent"), 1, "--auth-file absent cannot be read"),
         ((*PAIR, "--tokenizer", "{letters}", "--min-draft-tokens", "9"), 1, "--min-draft-tokens 9"),
         ((*PAIR, "--tokenizer", "{letters}", "--max-draft-tokens", "65"), 1, "--max-draft-tokens 65 is above 64"),
