@@ -127,6 +127,7 @@ def test_a_copy_of_the_target_with_fewer_bits_drafts_and_changes_no_text() -> No
         ((*PAIR[:2], "--draft-weights", "int4"), 1, f"--draft is missing; --draft {PAIR[1]} drafts with a copy"),
         ((*PAIR, "--draft-weights", "int3"), 2, "invalid choice: 'int3'"),
         ((*PAIR, "--tokenizer", "{letters}", "--draft-weights", "int8"), 1, f"int8 weights: {PAIR[3]} has none"),
+        ((*PAIR, "--threads", "1025"), 2, "'1025' is no whole number from 1 to 1024"),
         ((), 2, "--target"),
     ],
 )
