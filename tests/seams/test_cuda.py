@@ -82,7 +82,7 @@ def imagined_model(weights: str) -> TorchModel:
 
 @pytest.mark.usefixtures("imagined")
 def test_imagined_devices_do_not_mix() -> None:
-    with pytest.raises(RuntimeError, match="two (different )?devices"):
+    with pytest.raises(RuntimeError, match=r"two (different )?devices"):
         torch.ones(2, device=CUDA) + torch.ones(2)
 
 
