@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tandem_runtime.domain.acceptance import ALIKE, GRID, LEVELS, PACES, UNKNOWN, Acceptance
 from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.cells import LISTEN_TOKENS, START_SECONDS, UNHEARD_TOKENS, Lookahead, Shared
-from tandem_runtime.domain.costs import AGE_LIMIT_SECONDS, UNMEASURED, Costs, Model, Plane, Seen
+from tandem_runtime.domain.costs import AGE_LIMIT_SECONDS, UNMEASURED, Costs, HeadStart, Model, Plane, Seen
 from tandem_runtime.domain.lookahead import (
     MEASURED_TOKENS,
     OFF,
@@ -92,9 +92,12 @@ def test_the_best_k_of_known_costs_is_the_published_one(
     t_d=st.floats(0.01, 20),
     t_v=st.floats(1, 50),
     slope=st.floats(0, 3),
+    head_start=st.builds(HeadStart, st.floats(0.0, 1.0), st.floats(0, 10)),
 )
-def test_the_marginal_rule_finds_the_best_k(chances: list[float], t_d: float, t_v: float, slope: float) -> None:
-    known, survivals = Model(t_v, t_d, slope, 15), tuple(accumulate(chances, mul))
+def test_the_marginal_rule_finds_the_best_k(
+    chances: list[float], t_d: float, t_v: float, slope: float, head_start: HeadStart
+) -> None:
+    known, survivals = Model(t_v, t_d, slope, 15, head_start=head_start), tuple(accumulate(chances, mul))
     of_each = [best(known, survivals, Bounds(k, k), None).speed_up for k in range(1, 17)]
     assert best(known, survivals, WIDE, None).speed_up == pytest.approx(max(of_each), rel=1e-6)
 
