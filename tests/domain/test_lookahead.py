@@ -13,7 +13,7 @@ from tests.domain.known_pair import WIDE, a_round, belief, costs, firm, plane, r
 from tandem_runtime.domain.acceptance import ALIKE, UNKNOWN
 from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.cells import LISTEN_TOKENS, Lookahead, Shared
-from tandem_runtime.domain.costs import AGE_LIMIT_SECONDS, UNMEASURED, Model, Seen
+from tandem_runtime.domain.costs import AGE_LIMIT_SECONDS, UNMEASURED, HeadStart, Model, Seen
 from tandem_runtime.domain.lookahead import (
     MEASURED_TOKENS,
     OFF,
@@ -67,9 +67,12 @@ def test_the_best_k_of_known_costs_is_the_published_one(
     t_d=st.floats(0.01, 20),
     t_v=st.floats(1, 50),
     slope=st.floats(0, 3),
+    head_start=st.builds(HeadStart, st.floats(0.0, 1.0), st.floats(0, 10)),
 )
-def test_the_marginal_rule_finds_the_best_k(chances: list[float], t_d: float, t_v: float, slope: float) -> None:
-    known, survivals = Model(t_v, t_d, slope, 15), tuple(accumulate(chances, mul))
+def test_the_marginal_rule_finds_the_best_k(
+    chances: list[float], t_d: float, t_v: float, slope: float, head_start: HeadStart
+) -> None:
+    known, survivals = Model(t_v, t_d, slope, 15, head_start=head_start), tuple(accumulate(chances, mul))
     of_each = [best(known, survivals, Bounds(k, k), None).speed_up for k in range(1, 17)]
     assert best(known, survivals, WIDE, None).speed_up == pytest.approx(max(of_each), rel=1e-6)
 

@@ -12,6 +12,7 @@ and a per cent a second. The slopes begin at 0, believed to a few per cent: as l
 window runs empty of what told them, as it does under exponential forgetting.
 
     cost(K) = o + v(B, 0) + K (t_d(B) + s_K)     a round's seconds, K > 0; o: network, queue and the gateway
+            - h min(K, n) t_d(B)                 where a share h of the rounds finds n guesses drafted ahead
     t_b(B)                                       all seconds of a plain token; unknown until one was seen
 
 Sessions share steps, so K is the mean of the step: all guesses that it judged over the sessions in it. That is what all
@@ -135,6 +136,17 @@ def learned(plane: Plane | None, seconds: float, k: float, rows: int, now: float
     )  # fmt: skip
 
 
+class HeadStart(NamedTuple):
+    """What drafting ahead brings: in a share `hits` of the rounds the first `tokens` guesses, on the average, are there
+    with the verdict of the round before."""
+
+    hits: float
+    tokens: float
+
+
+NO_HEAD_START: Final = HeadStart(0.0, 0.0)
+
+
 class Model(NamedTuple):
     """Costs at one batch, as the K rule needs them: everything in seconds. `plain_token` is t_b, None where no plain
     token was seen."""
@@ -148,11 +160,17 @@ class Model(NamedTuple):
     """How far off t_b may be: a standard deviation, as a share of it."""
     strangeness: float = 0.0
     """Likewise v(B, 0), as far as proposals were verified at other batches."""
+    head_start: HeadStart = NO_HEAD_START
 
     @property
     def per_token(self) -> float:
         """t_d + s_K."""
         return self.draft_token + self.verify_token
+
+    def next_token(self, k: int) -> float:
+        """What a guess behind `k` others adds: never less than those before it, since what is ready comes first."""
+        hits, ready = self.head_start
+        return self.verify_token + self.draft_token * (1 - hits * min(max(ready - k, 0.0), 1.0))
 
     @property
     def baseline(self) -> float:
@@ -160,7 +178,8 @@ class Model(NamedTuple):
         return max(self.fixed if self.plain_token is None else self.plain_token, LEAST_SECONDS)
 
     def cost(self, k: int) -> float:
-        return max(self.fixed + k * self.per_token, LEAST_SECONDS)
+        hits, ready = self.head_start
+        return max(self.fixed + k * self.per_token - hits * min(k, ready) * self.draft_token, LEAST_SECONDS)
 
 
 class Seen(NamedTuple):

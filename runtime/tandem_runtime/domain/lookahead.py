@@ -7,9 +7,10 @@ With s_i the chance that the first i guesses all stand (`acceptance`) and the co
     E(K)    = 1 + s_1 + ... + s_K                     expected tokens of a round (Leviathan 2023, eq. 1, per position)
     S(K)    = t_b E(K) / cost(K)                      speed-up over plain decoding, t_b seconds per token
 
-K is extended while the next token pays for itself, s_(K+1) cost(K) > (t_d + s_K) E(K): exact where survival falls and
-costs are linear. In mode Auto nothing is proposed when S(K) <= 1 + min_gain, and then nothing until it is 5 % more.
-Another K must be better by 1 %, so that noise does not move it.
+K is extended while the next token pays for itself, s_(K+1) cost(K) > (cost(K+1) - cost(K)) E(K): exact where survival
+falls and a further token costs no less than the one before it. In mode Auto nothing is proposed when
+S(K) <= 1 + min_gain, and then nothing until it is 5 % more. Another K must be better by 1 %, so that noise does not
+move it.
 
 What is not known is looked at, for a price that is bounded:
 
@@ -38,7 +39,7 @@ from typing import Final
 from tandem_runtime.domain.acceptance import ALIKE, UNKNOWN, Acceptance, Own
 from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.calibration import Calibration
-from tandem_runtime.domain.costs import UNMEASURED, Costs, Model, Seen
+from tandem_runtime.domain.costs import NO_HEAD_START, UNMEASURED, Costs, HeadStart, Model, Seen
 from tandem_runtime.domain.price import FREE, judged_alone
 from tandem_runtime.domain.tokens import Outlook, Stop
 
@@ -145,6 +146,13 @@ class View:
     """Whether it is the one that proposes while no cost of proposals is known."""
     price: float = FREE
     """The survival below which its target leaves guesses out."""
+    head_start: HeadStart = NO_HEAD_START
+    """What its draft has ready with a verdict, where it drafts ahead."""
+
+    def costs(self, costs: Costs, now: float) -> Model | None:
+        """As this session meets them; None: not known."""
+        found = costs.model(now, rows=self.batch.rows, draft_rows=self.batch.draft_rows)
+        return found and found._replace(head_start=self.head_start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +194,7 @@ class Why:
     @property
     def costs(self) -> Model | None:
         """None: no cost is known."""
-        return self.belief.costs.model(self.now, rows=self.view.batch.rows, draft_rows=self.view.batch.draft_rows)
+        return self.view.costs(self.belief.costs, self.now)
 
     @property
     def survivals(self) -> tuple[float, ...]:
@@ -267,7 +275,7 @@ def hear(belief: Belief, *, matched: int, examined: int) -> Belief:
 
 def predict(belief: Belief, bounds: Bounds, now: float, view: View = View()) -> Prediction | None:
     """The best K > 0 within the bounds as far as is known; None: no cost of proposals is."""
-    costs = belief.costs.model(now, rows=view.batch.rows, draft_rows=view.batch.draft_rows)
+    costs = view.costs(belief.costs, now)
     if costs is None:
         return None
     survivals = judged_alone(belief.acceptance.survivals(bounds.maximum, view.own), view.price)
@@ -281,7 +289,7 @@ def _last(belief: Belief, view: View) -> int | None:
 def _settle(
     belief: Belief, bounds: Bounds, now: float, view: View, survivals: tuple[float, ...]
 ) -> tuple[int, Rule, Belief]:
-    costs = belief.costs.model(now, rows=view.batch.rows, draft_rows=view.batch.draft_rows)
+    costs = view.costs(belief.costs, now)
     always = bounds.mode is Mode.ALWAYS
     if costs is None and not always and not view.starts:
         return 0, Rule.AWAITED, belief
@@ -307,11 +315,11 @@ def best(costs: Model, survivals: tuple[float, ...], bounds: Bounds, last: int |
 
     With t_d 4, t_v 18 at any K, t_b 15 milliseconds and a_j = .8 throughout, K = 4 and speed-up 1.48.
     """
-    least, most, per_token = bounds.least, bounds.maximum, costs.per_token
+    least, most = bounds.least, bounds.maximum
     k, expected, cost = least, 1 + sum(survivals[:least]), costs.cost(least)
-    while k < most and survivals[k] * cost > per_token * expected:
+    while k < most and survivals[k] * cost > (further := costs.next_token(k)) * expected:
         expected += survivals[k]
-        cost += per_token
+        cost += further
         k += 1
     speed_up = costs.baseline * expected / cost
     if last is not None and last != k and least <= last <= most:
@@ -369,5 +377,5 @@ def _may_pay(belief: Belief, bounds: Bounds, costs: Model, survivals: tuple[floa
     """Whether proposals could pay by now: what was not heard of may be otherwise, and costs lower."""
     if belief.heard < HEARD_TOKENS:
         survivals = belief.acceptance.loosened().survivals(bounds.maximum)
-    hoped = Model(costs.baseline, HOPE * costs.draft_token, 0.0, costs.baseline)
+    hoped = Model(costs.baseline, HOPE * costs.draft_token, 0.0, costs.baseline, head_start=costs.head_start)
     return best(hoped, survivals, bounds, None).speed_up > 1 + bounds.min_gain
