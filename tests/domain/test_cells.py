@@ -134,7 +134,7 @@ def test_a_session_wakes_once_its_draft_is_heard_to_be_right() -> None:
 
 
 def test_only_one_of_many_sessions_takes_a_probe() -> None:
-    cell = Shared(replace(belief(0.3), k=0, plain_rounds=8))
+    cell = Shared(belief(0.3)._replace(k=0, plain_rounds=8))
     assert [cell.begin().choose(WIDE, 16, 0.0, warm=False).k for _ in range(4)] == [1, 0, 0, 0]
 
 

@@ -146,7 +146,7 @@ def test_where_no_plain_token_was_seen_some_are_asked_for() -> None:
 @pytest.mark.parametrize(("alpha", "rule"), [(0.55, Rule.MEASURING), (0.8, Rule.PAYS), (0.2, Rule.LOSES)])
 def test_plain_tokens_are_measured_again_only_where_k_hangs_on_them(alpha: float, rule: Rule) -> None:
     doubtful = plane(15)._replace(p00=(0.05 * 0.015) ** 2)
-    known = replace(belief(alpha, k=2), costs=replace(costs(), plain=doubtful))
+    known = belief(alpha, k=2)._replace(costs=replace(costs(), plain=doubtful))
     assert choose(known, WIDE, 0.0, WARM)[0].why.rule is rule
 
 
@@ -165,12 +165,12 @@ def test_coming_back_needs_five_percent_more_than_staying_on() -> None:
     assert found is not None
     assert 1.01 < found.speed_up < 1.04
     assert choose(near, WIDE, 0.0, View())[0].k > 0
-    assert choose(replace(near, k=0), WIDE, 0.0, View())[0].k == 0
+    assert choose(near._replace(k=0), WIDE, 0.0, View())[0].k == 0
 
 
 def test_what_one_session_chose_last_is_no_other_sessions_last_choice() -> None:
     near = belief(0.6, o=3)
-    assert choose(replace(near, k=0), WIDE, 0.0, View(k=3))[0].k > 0
+    assert choose(near._replace(k=0), WIDE, 0.0, View(k=3))[0].k > 0
     assert choose(near, WIDE, 0.0, View(k=0))[0].k == 0
 
 
@@ -273,14 +273,14 @@ def test_where_a_draft_is_heard_to_be_hopeless_nothing_is_probed() -> None:
 
 def test_probes_that_cost_much_come_seldom() -> None:
     """Late ones lose 0.4 % of what plain decoding takes: 2 rounds of 100 + 4 against 15 and 1.5 tokens."""
-    known = replace(belief(0.5, k=0, t_v=100), plain_rounds=128, probe_after=128)
+    known = belief(0.5, k=0, t_v=100)._replace(plain_rounds=128, probe_after=128)
     choice, remembered = choose(known, WIDE, 0.0, View())
     assert choice.why.rule is Rule.PROBE
     assert remembered.probe_after == pytest.approx(2 * (104 / 15 - 1.5) / 0.004, rel=0.01)
 
 
 def test_a_probe_that_meets_nothing_to_offer_is_not_over() -> None:
-    lookahead = Shared(replace(belief(0.3), k=0, plain_rounds=8)).begin()
+    lookahead = Shared(belief(0.3)._replace(k=0, plain_rounds=8)).begin()
     asked = []
     for _ in range(6):
         asked.append(lookahead.choose(WIDE, 16, 0.0, warm=True).k)
@@ -298,8 +298,8 @@ def test_a_probe_that_meets_nothing_to_offer_is_not_over() -> None:
         (belief(0.1), Bounds(1, 4, Mode.ALWAYS), Rule.ALWAYS),
         (belief(0.8), WIDE, Rule.PAYS),
         (belief(0.1), WIDE, Rule.LOSES),
-        (replace(belief(0.3), k=0), WIDE, Rule.LOSES),
-        (replace(belief(0.3), k=0, plain_rounds=8), WIDE, Rule.PROBE),
+        (belief(0.3)._replace(k=0), WIDE, Rule.LOSES),
+        (belief(0.3)._replace(k=0, plain_rounds=8), WIDE, Rule.PROBE),
     ],
 )
 def test_a_choice_says_which_rule_settled_it(known: Belief, bounds: Bounds, rule: Rule) -> None:
@@ -401,7 +401,7 @@ def test_where_a_draft_is_heard_only_costs_are_probed_late_and_by_one_round(
     plain_rounds: int, heard: int, warm: bool, expected: tuple[int, int, int]
 ) -> None:
     """Of a probe K, the rounds of it that are left, and plain rounds until the next."""
-    known = replace(belief(0.3, k=0), plain_rounds=plain_rounds, heard=heard)
+    known = belief(0.3, k=0)._replace(plain_rounds=plain_rounds, heard=heard)
     choice, remembered = choose(known, WIDE, 0.0, View(warm=warm))
     assert (choice.k, remembered.probe_left, remembered.probe_after) == expected
 
@@ -409,7 +409,7 @@ def test_where_a_draft_is_heard_only_costs_are_probed_late_and_by_one_round(
 def test_proposing_does_not_begin_again_by_costs_that_were_measured_at_another_batch() -> None:
     """What a verify takes of 16 sessions is known; of one it is known to a quarter."""
     measured = plane(18)._replace(p02=-15 * 1e-7, p22=1e-7, p00=225 * 1e-7 + 1e-8)
-    known = replace(belief(0.6, k=0), costs=replace(costs(), forward=measured))
+    known = belief(0.6, k=0)._replace(costs=replace(costs(), forward=measured))
     assert choose(known, WIDE, 0.0, View(batch=Batch(16)))[0].why.rule is Rule.PAYS
     assert choose(known, WIDE, 0.0, View(batch=Batch(1)))[0].why.rule is Rule.LOSES
     assert choose(known, WIDE, 0.0, View(batch=Batch(1), k=4))[0].why.rule is Rule.PAYS
