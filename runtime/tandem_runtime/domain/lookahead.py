@@ -150,8 +150,8 @@ class View(NamedTuple):
 
     def costs(self, costs: Costs, now: float) -> Model | None:
         """As this session meets them; None: not known."""
-        found = costs.model(now, rows=self.batch.rows, draft_rows=self.batch.draft_rows)
-        return found and found._replace(head_start=self.head_start)
+        batch = self.batch
+        return costs.model(now, rows=batch.rows, draft_rows=batch.draft_rows, head_start=self.head_start)
 
 
 NEWCOMER: Final = View()
