@@ -8,15 +8,18 @@ from tandem_runtime.domain.ahead import (
     BRANCHES,
     COMPARED_EVERY,
     COMPARED_FIRST,
+    PRIOR_HITS,
     Belief,
     Foresight,
     Overlap,
     enough,
     extended,
     goes_on,
+    head_start,
     learn,
     look,
 )
+from tandem_runtime.domain.costs import NO_HEAD_START
 from tandem_runtime.domain.tokens import Ahead, Outlook, Round
 
 SURVIVALS = (0.8, 0.64, 0.51, 0.41)
@@ -54,6 +57,19 @@ def is_ahead(belief: Belief, overlap: Overlap = Overlap.AUTO) -> bool:
 @pytest.mark.parametrize(("acceptance", "found"), [(0.5, 1), (0.8, 2), (0.9, 3), (1.0, 4)])
 def test_prepared_tokens_are_enough_once_the_next_one_is_not_worth_its_step(acceptance: float, found: int) -> None:
     assert enough([acceptance**i for i in range(1, 9)], T_D, R) == found
+
+
+def test_k_counts_on_what_was_ready_with_the_verdicts_of_late() -> None:
+    seen = after(*[HIT, HIT, HIT, MISS] * 40)
+    found = head_start(seen, Overlap.AUTO)
+    assert (found.hits, found.tokens) == pytest.approx((0.75, 4.0), abs=0.02)
+    assert head_start(seen, Overlap.OFF) == head_start(replace(seen, is_ahead=False), Overlap.AUTO) == NO_HEAD_START
+    assert head_start(replace(seen, is_ahead=False), Overlap.ON) == found
+
+
+def test_before_the_first_hit_as_much_is_ready_as_the_draft_has_time_for() -> None:
+    assert tuple(head_start(after(IDLE), Overlap.AUTO)) == pytest.approx((PRIOR_HITS, R / T_D - 1))
+    assert head_start(Belief(), Overlap.AUTO).tokens == 0
 
 
 def test_nothing_is_prepared_for_a_round_without_a_proposal() -> None:

@@ -306,7 +306,7 @@ async def test_speculation_shows_why_this_k_for_each_segment() -> None:
     warm, greedy = revision["segments"]
     assert [warm["heat"], greedy["heat"], greedy["adapter"]] == ["Warm", "Greedy", None]
     assert (greedy["k"], greedy["rule"], len(greedy["survivals"]), len(greedy["speedUps"])) == (4, "Always", 4, 4)
-    assert sorted(greedy["costs"]) == ["draftToken", "plainToken", "round", "verifyToken"]
+    assert sorted(greedy["costs"]) == ["aheadHits", "aheadTokens", "draftToken", "plainToken", "round", "verifyToken"]
     assert all(0 < chance <= 1 for chance in greedy["survivals"])
 
 

@@ -32,6 +32,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeAlias
 
+from tandem_runtime.domain.costs import NO_HEAD_START, HeadStart
 from tandem_runtime.domain.fan_out import UNKNOWN_ACCEPTANCE
 from tandem_runtime.domain.tokens import Outlook, Round
 
@@ -129,6 +130,8 @@ class Belief:
     per round for which something was prepared; the others are of a round's seconds beside drafting."""
 
     hits: Mean = Mean()
+    ready: Mean = Mean()
+    """Tokens of the proposals that were there with the verdict."""
     wasted: Mean = Mean()
     on_demand: OnDemand = OnDemand()
     while_ahead: Mean = Mean()
@@ -143,6 +146,16 @@ class Belief:
     def rate(self) -> float:
         """Hits per round for which something was prepared."""
         return (self.hits.total + PRIOR_HITS * PRIOR_STRENGTH) / (self.hits.weight + PRIOR_STRENGTH)
+
+    @property
+    def ready_tokens(self) -> float:
+        """How many are ready where a round hits; before the first, as many as the draft has time for beside reading the
+        last one."""
+        if self.ready.value is not None:
+            return self.ready.value
+        token_seconds = self.on_demand.token_seconds
+        round_seconds = self.while_idle.value if self.while_ahead.value is None else self.while_ahead.value
+        return max(round_seconds / token_seconds - 1, 1.0) if token_seconds and round_seconds else 0.0
 
     @property
     def harm_seconds(self) -> float:
@@ -166,6 +179,7 @@ def learn(belief: Belief, round: Round) -> Belief:
     hit = ahead is not None and ahead.hit
     return Belief(
         hits=belief.hits.faded() if ahead is None else belief.hits.told(float(hit)),
+        ready=belief.ready.told(round.proposed) if hit else belief.ready,
         wasted=belief.wasted.faded() if ahead is None else belief.wasted.told(ahead.wasted),
         on_demand=belief.on_demand if hit else belief.on_demand.told(round),
         while_ahead=belief.while_ahead.told(beside) if round.prepares else belief.while_ahead.faded(),
@@ -190,6 +204,13 @@ def look(belief: Belief, survivals: Survivals, most: int, overlap: Overlap) -> t
     known = token_seconds is not None and round_seconds is not None
     least = enough(further, token_seconds or 0.0, round_seconds or 0.0) if known else len(survivals)
     return Outlook(further, BRANCHES, least), chosen
+
+
+def head_start(belief: Belief, overlap: Overlap) -> HeadStart:
+    """What K may count on: as the last choice was whether to draft ahead, so will the next be."""
+    if overlap is Overlap.OFF or not (belief.is_ahead or overlap is Overlap.ON):
+        return NO_HEAD_START
+    return HeadStart(belief.rate, belief.ready_tokens)
 
 
 def _pays(belief: Belief, k: int) -> bool:

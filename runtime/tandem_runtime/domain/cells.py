@@ -8,9 +8,9 @@ from typing import Final, assert_never
 from weakref import ref
 
 from tandem_runtime.domain.acceptance import ALIKE, Own
-from tandem_runtime.domain.ahead import Foresight, Overlap
+from tandem_runtime.domain.ahead import Foresight, Overlap, head_start
 from tandem_runtime.domain.calibration import Calibration
-from tandem_runtime.domain.costs import Seen
+from tandem_runtime.domain.costs import NO_HEAD_START, HeadStart, Seen
 from tandem_runtime.domain.lookahead import (
     ALONE,
     Batch,
@@ -85,6 +85,14 @@ class Shared:
             return True
         return starting is by
 
+    def head_start(self, bounds: Bounds) -> HeadStart:
+        return head_start(self.foresight.belief, bounds.overlap) if _drafts_ahead(bounds) else NO_HEAD_START
+
+    def foretold(self, bounds: Bounds, now: float) -> Choice:
+        """What a session that begins now would propose. Nothing is decided by it, and no probe begun."""
+        view = View(batch=self.batch, price=self.price, head_start=self.head_start(bounds))
+        return choose(self.belief, bounds, now, view)[0]
+
     def begin(self) -> "Lookahead":
         """For one more session."""
         return Lookahead(self)
@@ -120,15 +128,15 @@ class Lookahead:
         self._begins_run, self.deaf = True, False
         choice = self._chosen(bounds, now, warm=warm)
         if choice.k > most:
-            choice = replace(choice, k=most, survivals=choice.survivals[:most])
-        if bounds.overlap is not Overlap.OFF and choice.stop is None and not bounds.leaves_ahead_alone:
+            choice = choice._replace(k=most, survivals=choice.survivals[:most])
+        if _drafts_ahead(bounds):
             choice = self._looking_ahead(choice, min(most, bounds.maximum), bounds.overlap)
         self.last = choice
         return choice
 
     def _chosen(self, bounds: Bounds, now: float, *, warm: bool) -> Choice:
         starts = self.shared.lets_start(self, now)
-        view = View(self._own, self._batch, self._k, warm, starts, self._price)
+        view = View(self._own, self._batch, self._k, warm, starts, self._price, self.shared.head_start(bounds))
         choice, self.shared.belief = choose(self.shared.belief, bounds, now, view)
         self._k = _free(choice, self._k)
         if bounds.early_stop and choice.k:
@@ -145,7 +153,7 @@ class Lookahead:
             return choice
         if choice.why.bounds.is_one_k:
             outlook = replace(outlook, enough=None)
-        return replace(choice, k=len(outlook.survivals), survivals=outlook.survivals, outlook=outlook)
+        return choice._replace(k=len(outlook.survivals), survivals=outlook.survivals, outlook=outlook)
 
     def learn(self, round: Round, now: float, *, warm: bool) -> None:
         self._own = self.shared.learn(self._own, Seen(round, now, warm, waited=self._begins_run and not round.proposed))
@@ -188,6 +196,11 @@ class Lookahead:
             return False
         found = predict(self.shared.belief, last.why.bounds, now, last.why.view)
         return found is not None and pays(found, last.why.bounds, 0)
+
+
+def _drafts_ahead(bounds: Bounds) -> bool:
+    """Whether a draft may work while the target verifies; what a stop ends early is not prepared."""
+    return not (bounds.overlap is Overlap.OFF or bounds.early_stop or bounds.leaves_ahead_alone)
 
 
 def _free(choice: Choice, last: int | None) -> int | None:

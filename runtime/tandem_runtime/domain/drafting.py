@@ -92,20 +92,24 @@ def turn_of_guess(drafter: Drafter, survivals: tuple[float, ...], choice: Choice
 
     With t_b 15, t_v 18 and overhead 1 milliseconds, chances .9, .8, .6 bring 15/19 (1 + 2.3) = 2.6 with K = 3.
     """
+    best = _best_part(drafter, survivals, choice, pace=pace)
+    return None if best is None else _if_it_pays(best, choice, pace=pace)
+
+
+def turn_of_asking(drafter: Drafter, choice: Choice, *, pace: float) -> Turn | None:
+    """What is expected of a drafter before it is asked; None where that is not worth a round. What it may offer beyond
+    the best part is what it has ready, at no price."""
+    best = _best_part(drafter, choice.survivals, choice, pace=pace)
+    return None if best is None else _if_it_pays(best._replace(k=choice.k), choice, pace=pace)
+
+
+def _best_part(drafter: Drafter, survivals: tuple[float, ...], choice: Choice, *, pace: float) -> Turn | None:
     k = min(choice.k, len(survivals))
     if k == 0:
         return None
     tokens = list(accumulate(survivals[:k], initial=1.0))[1:]
     parts = [Turn(drafter, j, tokens[j - 1], token_price(choice.why, j) * tokens[j - 1]) for j in range(1, k + 1)]
-    return _if_it_pays(max(parts, key=lambda part: part.worth(pace)), choice, pace=pace)
-
-
-def turn_of_asking(drafter: Drafter, choice: Choice, *, pace: float) -> Turn | None:
-    """What is expected of a drafter before it is asked; None where that is not worth a round."""
-    if choice.k == 0:
-        return None
-    tokens = 1 + sum(choice.survivals)
-    return _if_it_pays(Turn(drafter, choice.k, tokens, token_price(choice.why, choice.k) * tokens), choice, pace=pace)
+    return max(parts, key=lambda part: part.worth(pace))
 
 
 def _if_it_pays(turn: Turn, choice: Choice, *, pace: float) -> Turn | None:
@@ -185,7 +189,7 @@ class Drafting:
             for drafter, lookahead in self._lookaheads.items()
         }
         best = max(self._choices.values(), key=lambda choice: (choice.k, choice.plain_tokens is not None))
-        return replace(best, outlook=self.outlook_of(Drafter.MODEL, best.k))
+        return best._replace(outlook=self.outlook_of(Drafter.MODEL, best.k))
 
     def learn(self, round: Round, now: float, *, warm: bool) -> None:
         """Who proposed learns from it; a plain round is everybody's."""

@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from tandem_runtime.domain.costs import Model
 from tandem_runtime.domain.evidence import Arm
-from tandem_runtime.domain.lookahead import Belief, Bounds, View, choose
+from tandem_runtime.domain.lookahead import Choice
 from tandem_runtime.domain.policy import OwnWish, PairRevision, Policy, allowance
 from tandem_runtime.domain.segments import Segment
 from tandem_runtime.gateway.accounts import arm_at
@@ -25,12 +25,15 @@ class TargetStatus(TypedDict):
 
 
 class CostStatus(TypedDict):
-    """In milliseconds; `plainToken` None: none was seen."""
+    """In milliseconds; `plainToken` None: none was seen. A share `aheadHits` of the rounds finds `aheadTokens` guesses
+    drafted ahead."""
 
     round: float
     draftToken: float
     verifyToken: float
     plainToken: float | None
+    aheadHits: float
+    aheadTokens: float
 
 
 class SegmentStatus(TypedDict):
@@ -114,15 +117,13 @@ def _describe_revision(gateway: Gateway, policy: Policy, revision: PairRevision)
         "drafts": drafts,
         "drafters": [drafter.value for drafter in revision.drafters],
         "segments": [
-            _describe_segment(segment, cell.belief, allowed.bounds, gateway.clock.monotonic())
+            _describe_segment(segment, cell.foretold(allowed.bounds, gateway.clock.monotonic()))
             for segment, cell in gateway.segments.of(revision.name)[:SEGMENTS_SHOWN]
         ],
     }
 
 
-def _describe_segment(segment: Segment, belief: Belief, bounds: Bounds, now: float) -> SegmentStatus:
-    """Asked, not decided: no probe is begun by it."""
-    choice, _ = choose(belief, bounds, now, View())
+def _describe_segment(segment: Segment, choice: Choice) -> SegmentStatus:
     return {
         "adapter": segment.adapter,
         "heat": segment.heat.value,
@@ -144,6 +145,8 @@ def _describe_costs(costs: Model) -> CostStatus:
         "draftToken": milliseconds(costs.draft_token),
         "verifyToken": milliseconds(costs.verify_token),
         "plainToken": None if costs.plain_token is None else milliseconds(costs.plain_token),
+        "aheadHits": round(costs.head_start.hits, 4),
+        "aheadTokens": round(costs.head_start.tokens, 2),
     }
 
 
