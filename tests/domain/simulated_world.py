@@ -81,13 +81,14 @@ def changed(spec: Mapping[str, Any], **paths: Any) -> dict[str, Any]:
 @dataclass
 class Behaviour:
     """How a revision does: P(accept) per examined token, speed-up, P(error), share of rounds with K > 0, P(a first
-    token takes 400 ms and not 70), where gateways time them."""
+    token takes 400 ms and not 70), where gateways time them; by what part its rows slow plain ones beside them."""
 
     acceptance: float = 0.8
     speedup: float = 1.6
     errors: float = 0.0
     speculating: float = 1.0
     slow: float | None = None
+    burden: float = 0.0
 
 
 @dataclass
@@ -385,10 +386,11 @@ class World:
         for revision in policy["revisions"]:
             if revision["target"] != pod.role_hash or not revision["weight"]:
                 continue
-            if speculating and not revision["speculate"]:
-                continue  # gateways count nobody who may not speculate where others do
-            on = speculating and draw >= policy["control"]["offPercent"] / 100
-            speed = self.behaviour.get(revision["name"], Behaviour()).speedup if on else 1.0
+            is_off = not speculating or draw < policy["control"]["offPercent"] / 100
+            may_speculate = revision["speculate"] and (revision["draft"] is not None or "lookups" in revision)
+            arm = Arm.OFF if is_off else Arm.ON if may_speculate else Arm.BESIDE
+            how = self.behaviour.get(revision["name"], Behaviour())
+            speed = {Arm.ON: how.speedup, Arm.OFF: 1.0, Arm.BESIDE: 1 / (1 + self.burden(policy))}[arm]
             tokens = max(1, round(1000 * revision["weight"] / 100))
             milliseconds = max(1, round(tokens * 20 / speed * self.chance.uniform(0.95, 1.05)))
             gateway = self.gateways[self.ready_pods(Role.GATEWAY)[0].name]
@@ -397,13 +399,18 @@ class World:
                     pod=pod.uid,
                     target=str(pod.role_hash),
                     slot=slot,
-                    arm=Arm.ON if on else Arm.OFF,
+                    arm=arm,
                     policy=policy["number"],
                     revision=revision["name"],
                     tokens=tokens,
                     milliseconds=milliseconds,
                 )
             )
+
+    def burden(self, policy: Mapping[str, Any]) -> float:
+        """By what part the rows of those who speculate slow those that decode plainly beside them."""
+        names = [revision["name"] for revision in policy["revisions"] if revision["weight"] and revision["speculate"]]
+        return max((self.behaviour.get(name, Behaviour()).burden for name in names), default=0.0)
 
     # Time
 

@@ -285,8 +285,11 @@ def test_a_drop_against_a_stable_that_is_silent_is_not_compared_and_says_what_de
         "stable does not speculate (RuntimeAtZero: K = 0 in 98% of 900 rounds), so there is nothing to lose against "
         "it; the floors and plain decoding in off slots decide"
     )
-    for name in ("acceptanceDrop", "speedupDrop"):
-        assert found[name] == CheckResult(name=name, verdict=CheckVerdict.NOT_COMPARED, message=told)
+    assert found["acceptanceDrop"] == CheckResult(
+        name="acceptanceDrop", verdict=CheckVerdict.NOT_COMPARED, message=told
+    )
+    early = {check.name: check for check in assess(replace(asked, floor_decides=False))}
+    assert early["speedupDrop"] == replace(found["acceptanceDrop"], name="speedupDrop")
     assert (found["acceptance"].verdict, found["speedup"].verdict) == ("Pass", "NoData")
     shadow = assess(replace(asked, shadow=True))
     assert [(check.name, check.verdict) for check in shadow] == [
@@ -295,6 +298,39 @@ def test_a_drop_against_a_stable_that_is_silent_is_not_compared_and_says_what_de
     ]
     deaf = {check.name: check.verdict for check in assess(replace(asked, reachable=False))}
     assert (deaf["acceptance"], deaf["acceptanceDrop"]) == ("ProviderError", "NotCompared")
+
+
+def beside_plain_rows(count: int, *, canary: float, everybody: float, speculating: int = 0) -> Evidence:
+    """Milliseconds per token in on slots, against 20 in off slots, while stable proposes in so many of 9000 rounds."""
+    stratum = Stratum(policy=1, revision="stable", rounds=9000, speculating=speculating)
+    alone, together = with_slots(on=(count, canary), off=(count, 20)), with_slots(on=(count, everybody))
+    all_of_them = replace(together.slots[0], of="t", arm=Arm.BESIDE)
+    return replace(alone, slots=(*alone.slots, all_of_them), boots={"x": Boot(pod="a", strata=(stratum,))})
+
+
+@pytest.mark.parametrize(
+    ("evidence", "verdict", "words"),
+    [
+        (beside_plain_rows(60, canary=16, everybody=18), CheckVerdict.PASS, "not worse than stable by the margin"),
+        (beside_plain_rows(60, canary=17.5, everybody=23), CheckVerdict.FAIL, "worse than stable"),
+        (beside_plain_rows(9, canary=17.5, everybody=20.5), CheckVerdict.INCONCLUSIVE, "too wide for the margin"),
+        (beside_plain_rows(7, canary=16, everybody=18), CheckVerdict.INCONCLUSIVE, "and has 7 on + 7 off slots"),
+        (
+            beside_plain_rows(60, canary=16, everybody=18, speculating=9000),
+            CheckVerdict.INCONCLUSIVE,
+            "and has 0 on + 0 off slots",
+        ),
+    ],
+)
+def test_beside_a_silent_stable_all_decoding_together_must_not_become_slower_than_plain(
+    evidence: Evidence, verdict: CheckVerdict, words: str
+) -> None:
+    """The second canary reads 1.14 for itself, and makes everybody slower by 13 %."""
+    asked = Question(analysis=RULES, evidence=evidence, target="t", silence="RuntimeAtZero: in numbers")
+    found = next(check for check in assess(asked) if check.name == "speedupDrop")
+    assert (found.verdict, found.threshold) == (verdict, "> 0.950 of plain decoding")
+    assert words in found.message
+    assert "stable decodes plainly (RuntimeAtZero: in numbers)" in found.message or found.samples in found.message
 
 
 @pytest.mark.parametrize(

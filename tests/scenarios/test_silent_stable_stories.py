@@ -32,6 +32,7 @@ def test_a_draft_that_pays_replaces_one_that_does_not_though_that_one_is_tried_a
     promoted = next(event.note for event in world.events if event.reason == "Promoted")
     assert "acceptanceDrop NotCompared" in promoted
     assert "speedup 1." in promoted
+    assert "speedupDrop 1." in promoted
 
 
 def test_traffic_too_thin_for_the_breaker_does_not_hide_that_stable_proposes_nothing() -> None:
@@ -56,6 +57,14 @@ def test_a_draft_that_makes_decoding_slower_than_plain_is_bad_also_beside_a_sile
     v2 = push(world, V2, Behaviour(acceptance=0.9, speedup=0.9))
     world.run_until(lambda seen: seen.progress.refused == v2)
     assert (world.condition("RolledBack")[1], world.verdicts()[v2]) == ("SpeedupFailed", "Bad")
+
+
+def test_a_draft_that_pays_for_itself_by_slowing_plain_rows_beside_it_is_bad() -> None:
+    """On pods short of compute: its own share reads 1.15, and all of the pod's decoding becomes slower by a fifth."""
+    world = silent()
+    v2 = push(world, V2, Behaviour(acceptance=0.9, speedup=1.15, burden=0.75))
+    world.run_until(lambda seen: seen.progress.refused == v2)
+    assert (world.condition("RolledBack")[1], world.verdicts()[v2]) == ("SpeedupDropFailed", "Bad")
 
 
 def test_a_canary_whose_own_runtime_proposes_nothing_is_held_to_its_deadline_and_not_bad() -> None:

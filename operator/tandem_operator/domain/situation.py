@@ -48,7 +48,7 @@ class Situation:
     @property
     def on_percent(self) -> int:
         """The share of the slots in which speculation is allowed, by the policy in force."""
-        return 100 - number(*self.policies[:1], "control", "offPercent") if self.policies else 100
+        return 100 - number(self.policies[0], "control", "offPercent") if self.policies else 100
 
     def under(self, held: Progress) -> "Situation":
         """The same look with the settings of speculation that this progress has in force."""
