@@ -18,14 +18,14 @@ step would have ended, is done d later. With M(d) for how many are expected with
 Each who makes it saves a step, and each moment costs all. Under Poisson arrivals g is never above 0: who comes at any
 time is not worth a wait. Where the cost of steps is all in their rows, a = 0, neither.
 
-If nearly all who are away will have joined, they stay together: the next round, too, is t and d for all of them, and
-not two steps, which is a - d again for each. So much is counted for `TOGETHER` rounds more:
+Who has joined stays in step. If a share F of those who are away comes within d of a common step, a round is a + d for
+them and twice that for the others, (2 - F) (a + d) on average; alternating, it is 2 a. That difference, where it is a
+gain, is counted for all of them for one round more, with F = M(d) / all who are expected:
 
-    g(d) + `TOGETHER` (A + M(d)) (a - d)                  if M(d) >= `NEARLY_ALL` of all expected
+    g(d) + (A + M(d)) max(0, 2 a - (2 - F) (a + d))
 
 Without it two who are half a step away or more would alternate for ever, as neither is worth that long a wait once. If
-drafting takes as long as a step or longer, two groups that alternate lose nothing: a - d is then 0 or less, and nobody
-is waited for.
+drafting takes as long as a step or longer, two groups that alternate lose nothing, and nobody is waited for.
 
 **When they come** is what they did before: of a session's last `KEPT` times away, filled up with the loop's latest,
 those that are longer than it has been away by now are equally likely, as is that it does not come at all. That is its
@@ -51,9 +51,6 @@ from tandem_runtime.domain.budget import StepSeconds
 __all__ = ["Gathering", "Ready"]
 
 KEPT = 16
-NEARLY_ALL = 0.85
-TOGETHER = 3.0
-"""Rounds."""
 MARGIN = 0.25
 LONGEST_SHARE = 0.8
 
@@ -144,5 +141,6 @@ def _gains(waits: Floats, come: Floats, ready: Ready, expected: float) -> Floats
     """g of each of `waits`, by which so many as `come` says are back, of all that are `expected`."""
     fixed, longer = ready.seconds.fixed, ready.seconds.per_row * ready.rows
     once = come * (fixed - longer) - (1 + MARGIN) * waits * (ready.sessions + come[-1])
-    again = TOGETHER * (ready.sessions + come) * np.maximum(fixed - waits, 0.0)
-    return np.asarray(once + np.where(come >= NEARLY_ALL * expected, again, 0.0))
+    rounds = 2 * fixed - (2 - come / expected) * (fixed + waits)
+    again = (ready.sessions + come) * np.maximum(rounds, 0.0)
+    return np.asarray(once + again)
