@@ -29,8 +29,9 @@ drafting takes as long as a step or longer, two groups that alternate lose nothi
 
 **When they come** is what they did before: of a session's last `KEPT` times away, filled up with the loop's latest,
 those that are longer than it has been away by now are equally likely, as is that it does not come at all. That is its
-law, whatever its shape (drafting ahead has two humps: at once after a hit, later after a miss), and who has been away
-for longer than ever of late, as when his reader holds him, is expected no more. d is the moment, among those times, at
+law, whatever its shape (drafting ahead has two humps: at once after a hit, later after a miss), each time a share
+`LATE` longer, so that who comes just when he did before is not missed; and who has been away for longer than ever of
+late, as when his reader holds him, is expected no more. d is the moment, among those times, at
 which g is highest; it must win `MARGIN` more than it loses, as the best of many estimates is one that flatters.
 
 **Who is not kept.** With a session that decodes plainly among the ready no step waits: that one would lose a part of
@@ -51,6 +52,7 @@ from tandem_runtime.domain.budget import StepSeconds
 __all__ = ["Gathering", "Ready"]
 
 KEPT = 16
+LATE = 0.05
 MARGIN = 0.25
 LONGEST_SHARE = 0.8
 
@@ -80,10 +82,9 @@ class Gathering:
     def left(self, session: Hashable, now: float) -> None:
         """It was answered, and will ask again."""
         own = self._own.setdefault(session, deque(maxlen=KEPT))
-        times = [*own, *self._latest][:KEPT]
         self._since[session] = now
-        if len(times) == KEPT:
-            self._expected[session] = now + np.array(times)
+        if len(self._latest) == KEPT:
+            self._expected[session] = now + (1 + LATE) * np.array([*own, *self._latest][:KEPT])
 
     def returned(self, session: Hashable, now: float) -> None:
         """It asks again, or something else is asked of it."""
@@ -121,8 +122,8 @@ class Gathering:
 
 
 def _best(times: Floats, ready: Ready, longest: float) -> float:
-    """The d of the highest g(d), at most `longest`. `times` [sessions, KEPT]: in how many seconds each may be back; what
-    lies in the past will not happen."""
+    """The d of the highest g(d), at most `longest`. `times` [sessions, KEPT]: in how many seconds each may be back; of
+    what is past nothing will happen."""
     chances = 1.0 / (np.count_nonzero(times > 0, axis=1) + 1)
     order = np.argsort(times, axis=None)
     waits = times.ravel()[order]

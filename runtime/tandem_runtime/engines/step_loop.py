@@ -31,7 +31,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from statistics import fmean
 from typing import Any, TypeAlias, TypeVar
 
@@ -92,7 +92,8 @@ class StepLoop:
         self._ended = clock.monotonic()
         """When the last step did."""
         self._shares = {priority: Shares() for priority in Priority}
-        self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._commands: Queue[Callable[[], None]] = Queue()
+        """No SimpleQueue: of Python 3.11, that one may wait for ever where a short timeout is over before it waits."""
         self._lanes: dict[SessionId | Beside, deque[Job]] = {}
         self._starving = False
         self._gathering = Gathering()
