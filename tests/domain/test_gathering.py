@@ -1,6 +1,6 @@
 """For whom a step waits, and for how long."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -70,7 +70,7 @@ def test_who_is_away_for_longer_than_ever_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("leave", [Gathering.forget, lambda gathering, session: gathering.returned(session, 100.0)])
-def test_who_is_closed_or_back_is_not_waited_for(leave: "type[Gathering.forget]") -> None:
+def test_who_is_closed_or_back_is_not_waited_for(leave: Callable[[Gathering, Hashable], None]) -> None:
     gathering = taught([SHORT])
     leave(gathering, 0)
     assert not gathering.expects
