@@ -35,7 +35,7 @@ from tandem_runtime.engines.torch_engine.engine import TorchModel, load_torch_mo
 from tandem_runtime.engines.torch_engine.linear import multiplier_for
 from tandem_runtime.engines.torch_engine.loading import load_decoder
 from tandem_runtime.engines.torch_engine.model import Decoder, Linear
-from tandem_runtime.engines.torch_engine.quantised import BITS, load_quantised, quantised_multiplier
+from tandem_runtime.engines.torch_engine.quantised import BITS, Rounding, quantised_multiplier
 from tandem_runtime.ports import Row
 from tandem_runtime.tokenizer import FolderTokenizer
 
@@ -116,7 +116,7 @@ def way(folder: Path, weights: str) -> Way:
     if weights == AS_IS:
         decoder = load_decoder(folder, dtype=torch.bfloat16)
         return Way(weights, multiplier_for(CPU).linear, list(products_of(decoder)), model)
-    decoder = load_quantised(folder, bits=BITS[weights], dtype=torch.bfloat16, device="cpu")
+    decoder = load_decoder(folder, dtype=torch.bfloat16, packing=Rounding(BITS[weights]))
     return Way(weights, quantised_multiplier(CPU).linear, list(products_of(decoder)), model)
 
 

@@ -5,7 +5,6 @@ ends of requests and the same prompts to be read.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 
 from benchmarks.simulator.costs import Rig, best_k
@@ -26,7 +25,7 @@ class Oracle(Lookahead):
         alpha = self._alpha()
         k = min(self._best(round(alpha, 3)), most, bounds.maximum)
         survivals = tuple(alpha ** (position + 1) for position in range(k))
-        return replace(super().choose(OFF, most, now, warm=warm), k=k, survivals=survivals)
+        return super().choose(OFF, most, now, warm=warm)._replace(k=k, survivals=survivals)
 
     def learn(self, round: Round, now: float, *, warm: bool) -> None:
         """It knows already."""
@@ -41,7 +40,7 @@ class Fixed(Lookahead):
 
     def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> Choice:
         k = min(self._tokens, most, bounds.maximum)
-        return replace(super().choose(OFF, most, now, warm=warm), k=k, survivals=(1.0,) * k)
+        return super().choose(OFF, most, now, warm=warm)._replace(k=k, survivals=(1.0,) * k)
 
     def learn(self, round: Round, now: float, *, warm: bool) -> None:
         """It stays as it is."""
@@ -71,4 +70,4 @@ class _Watched(Lookahead):
         self._watched.chosen.append(choice.k)
         self._watched.rules.append(choice.why.rule)
         self._watched.told()
-        return replace(choice, k=min(choice.k, most), survivals=choice.survivals[:most])
+        return choice._replace(k=min(choice.k, most), survivals=choice.survivals[:most])

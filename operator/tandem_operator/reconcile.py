@@ -54,14 +54,12 @@ async def reconcile(key: Key, sources: Sources, observer: Observer) -> float | N
     sources.keep(seen)
     decision, steps = planned(decide(seen), seen)
     outcome = await apply(steps, target, sources.cluster)
-    try:
-        status = None if is_outdated(outcome) else report(seen, decision, outcome)
-        if status is not None:
-            await write_status(status, target, sources.cluster)
-    finally:
-        # Also when the status met a conflict: the turn is made and kept, and the next look does not make it again.
-        if progress_is_kept(outcome):
-            await observer.decided(key, seen.resource.uid, decision)
+    # Before the report: who reads a status finds its events, and a conflict of the report does not make the turn again.
+    if progress_is_kept(outcome):
+        await observer.decided(key, seen.resource.uid, decision)
+    status = None if is_outdated(outcome) else report(seen, decision, outcome)
+    if status is not None:
+        await write_status(status, target, sources.cluster)
     if outcome.failed is not None:
         raise StoppedShort(outcome.failed)
     return float(decision.look_again_in_seconds)

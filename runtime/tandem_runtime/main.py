@@ -23,7 +23,7 @@ from tandem_runtime.domain.adapters import MOST_ADAPTERS
 from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.errors import SettingRefused, TandemError
 from tandem_runtime.domain.tokens import Drafter
-from tandem_runtime.engines.cores import PASSIVE_WAITING, allowed_cores
+from tandem_runtime.engines.cores import MOST_THREADS, PASSIVE_WAITING, allowed_cores
 from tandem_runtime.engines.options import AS_IS, STEP_ROWS, WEIGHTS
 from tandem_runtime.settings import Settings, read_settings
 from tandem_runtime.words import (
@@ -168,7 +168,8 @@ def _add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         help="cpu, cuda or cuda:N (default: cuda where there is one)",
     )
     add("--dtype", choices=("fp32", "bf16"), default="fp32", help="what the engine computes in (default %(default)s)")
-    add("--threads", type=positive_number, help="CPU threads of the engine (default: the cores it may use)")
+    threads = partial(positive_number, most=MOST_THREADS)
+    add("--threads", type=threads, help="CPU threads of the engine (default: the cores it may use)")
     add("--max-sessions", type=positive_number, default=64, help="sessions held at a time (default %(default)s)")
     add("--max-length", type=positive_number, help="prompt plus output tokens per session (default: the model's)")
     add(
@@ -314,7 +315,7 @@ def _listening(arguments: argparse.Namespace, *, notice_seconds: float = 3.0) ->
 
 def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--target", required=True, metavar="PATH", help="a model folder, or scripted:module:function")
+    add("--target", "--model", required=True, metavar="PATH", help="a model folder, or scripted:module:function")
     add("--draft", metavar="PATH", help="a model that proposes, given likewise")
     add(
         "--drafter",

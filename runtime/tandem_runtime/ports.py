@@ -1,6 +1,10 @@
 """Knows the seams of the runtime: what a driver may ask of engines, and an engine of a model.
 
 Refuses to know who implements them: scripted or torch engines, in this process or behind gRPC.
+
+Whoever waits for an engine keeps its deadline by cancelling the call. So every call ends when it is cancelled, though
+what it waits for never comes, and none swallows that: nothing else could free its caller. (A task for each answer, left
+behind where it does not end, could; it costs a processor some 30 to 40 microseconds for each token.)
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence

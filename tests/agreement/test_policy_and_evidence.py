@@ -73,6 +73,7 @@ def test_the_operator_reads_what_a_gateway_counts() -> None:
     (closed,) = read.slots
     assert (closed.pod, closed.target, closed.slot, closed.arm) == ("uid", "91ab02c4", 3, Arm.OFF)
     assert (closed.tokens, closed.milliseconds) == (8, 91)
+    assert {arm.value for arm in gateway.Arm} == {arm.value for arm in Arm}
 
 
 def test_a_decision_reads_what_the_webhook_wrote() -> None:

@@ -406,7 +406,7 @@ def authority(kubeconfig: Path) -> ssl.SSLContext:
 
 OF_THE_MOMENT = re.compile(
     r"(uid|resourceVersion|generation|managedFields|creationTimestamp|observedGeneration|clusterIPs?|number|"
-    r"policy|firstPolicy|history.json|at|since|.*At|.*Time|tandem.dev/(changed-at|stable-since|applied)|"
+    r"policy|firstPolicy|history.json|at|since|.*At|.*Since|.*Time|tandem.dev/(changed-at|stable-since|applied)|"
     r"deployment.kubernetes.io/revision)"
 )
 """Keys whose values tell when and how often, not what."""

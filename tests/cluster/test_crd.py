@@ -126,6 +126,11 @@ WRONG: list[tuple[Mapping[str, Any], str]] = [
         {"draft": {"replicasPerTarget": {"drafts": 1}}},
         "give both, such as drafts: 1, targets: 2 for one draft pod per two target pods, or leave both at 0",
     ),
+    (
+        {"draft": {"replicasPerTarget": {"drafts": 9, "targets": 1}}},
+        "at most 8 draft pods for each target pod: raise targets or lower drafts",
+    ),
+    ({"draft": {"replicasPerTarget": {"drafts": 100, "targets": 12}}}, "at most 8 draft pods for each target pod"),
     ({"gateway": {"replicas": 0}}, "spec.gateway.replicas: Invalid value: 0"),
     (
         {"gateway": {"service": {"type": "ExternalName"}}},

@@ -91,6 +91,7 @@ ALWAYS = (
     "answers are lost",
     "expired token",
     "watches end with 500",
+    "a mix of all, seed 1",
     "killed after write 2",
     "killed after write 15",
     "killed after write 40",

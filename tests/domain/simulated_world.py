@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from tandem_operator.apply import progress_is_kept
 from tandem_operator.domain import queries, readings
 from tandem_operator.domain.actions import Action, Failure, Outcome, Plan, Verb
 from tandem_operator.domain.conditions import report
@@ -80,13 +81,14 @@ def changed(spec: Mapping[str, Any], **paths: Any) -> dict[str, Any]:
 @dataclass
 class Behaviour:
     """How a revision does: P(accept) per examined token, speed-up, P(error), share of rounds with K > 0, P(a first
-    token takes 400 ms and not 70), where gateways time them."""
+    token takes 400 ms and not 70), where gateways time them; by what part its rows slow plain ones beside them."""
 
     acceptance: float = 0.8
     speedup: float = 1.6
     errors: float = 0.0
     speculating: float = 1.0
     slow: float | None = None
+    burden: float = 0.0
 
 
 @dataclass
@@ -175,7 +177,9 @@ class World:
         if status is not None and outcome.failed is None:
             self.status = status
             self.status_writes += 1
-        self.events.extend(decision.events)
+        if progress_is_kept(outcome):
+            assert not decision.events or decision.progress != seen.progress, "told again at the next look"
+            self.events.extend(decision.events)
         self.decisions.append(decision)
         return decision
 
@@ -382,8 +386,11 @@ class World:
         for revision in policy["revisions"]:
             if revision["target"] != pod.role_hash or not revision["weight"]:
                 continue
-            on = speculating and revision["speculate"] and draw >= policy["control"]["offPercent"] / 100
-            speed = self.behaviour.get(revision["name"], Behaviour()).speedup if on else 1.0
+            is_off = not speculating or draw < policy["control"]["offPercent"] / 100
+            may_speculate = revision["speculate"] and (revision["draft"] is not None or "lookups" in revision)
+            arm = Arm.OFF if is_off else Arm.ON if may_speculate else Arm.BESIDE
+            how = self.behaviour.get(revision["name"], Behaviour())
+            speed = {Arm.ON: how.speedup, Arm.OFF: 1.0, Arm.BESIDE: 1 / (1 + self.burden(policy))}[arm]
             tokens = max(1, round(1000 * revision["weight"] / 100))
             milliseconds = max(1, round(tokens * 20 / speed * self.chance.uniform(0.95, 1.05)))
             gateway = self.gateways[self.ready_pods(Role.GATEWAY)[0].name]
@@ -392,13 +399,18 @@ class World:
                     pod=pod.uid,
                     target=str(pod.role_hash),
                     slot=slot,
-                    arm=Arm.ON if on else Arm.OFF,
+                    arm=arm,
                     policy=policy["number"],
                     revision=revision["name"],
                     tokens=tokens,
                     milliseconds=milliseconds,
                 )
             )
+
+    def burden(self, policy: Mapping[str, Any]) -> float:
+        """By what part the rows of those who speculate slow those that decode plainly beside them."""
+        names = [revision["name"] for revision in policy["revisions"] if revision["weight"] and revision["speculate"]]
+        return max((self.behaviour.get(name, Behaviour()).burden for name in names), default=0.0)
 
     # Time
 
@@ -436,6 +448,10 @@ class World:
         conditions: Any = self.status["conditions"]
         (found,) = [item for item in conditions if item["type"] == kind]
         return found["status"], found["reason"]
+
+    def message(self, kind: str) -> str:
+        conditions: Any = self.status["conditions"]
+        return next(str(item["message"]) for item in conditions if item["type"] == kind)
 
     def reasons(self) -> list[str]:
         return [event.reason for event in self.events]

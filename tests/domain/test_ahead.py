@@ -19,7 +19,7 @@ from tandem_runtime.domain.ahead import (
     learn,
     look,
 )
-from tandem_runtime.domain.costs import NO_HEAD_START, HeadStart
+from tandem_runtime.domain.costs import NO_HEAD_START
 from tandem_runtime.domain.tokens import Ahead, Outlook, Round
 
 SURVIVALS = (0.8, 0.64, 0.51, 0.41)
@@ -68,7 +68,7 @@ def test_k_counts_on_what_was_ready_with_the_verdicts_of_late() -> None:
 
 
 def test_before_the_first_hit_as_much_is_ready_as_the_draft_has_time_for() -> None:
-    assert head_start(after(IDLE), Overlap.AUTO) == HeadStart(PRIOR_HITS, pytest.approx(R / T_D - 1))
+    assert tuple(head_start(after(IDLE), Overlap.AUTO)) == pytest.approx((PRIOR_HITS, R / T_D - 1))
     assert head_start(Belief(), Overlap.AUTO).tokens == 0
 
 

@@ -81,6 +81,17 @@ CASES = [
     (ALERT, replace(STANDING, policy_since=NOW - HOUR / 2), "RolledBack", "within"),
     (ALERT, replace(STANDING, policy_since=NOW - HOUR), "RolledBack", "within"),
     (ALERT, replace(STANDING, policy_since=NOW - 2.5 * HOUR), "RolledBack", "within"),
+    (ALERT, replace(STANDING, policies_over=[(NOW - 1.5 * HOUR, NOW - HOUR / 2)]), "Ignored", "replaced meanwhile"),
+    (ALERT, replace(STANDING, policies_over=[(NOW - 1.5 * HOUR, NOW - 1.05 * HOUR)]), "Ignored", "replaced meanwhile"),
+    (ALERT, replace(STANDING, policies_over=[(NOW - 1.5 * HOUR, NOW - 1.1 * HOUR)]), "RolledBack", "within"),
+    (ALERT, replace(STANDING, policies_over=[(NOW - HOUR, NOW - HOUR / 2)]), "RolledBack", "within"),
+    (ALERT, replace(STANDING, policies_over=[(NOW - 2.5 * HOUR, NOW - HOUR / 2)]), "RolledBack", "within"),
+    (
+        ALERT,
+        replace(STANDING, policy_since=NOW - 1.2 * HOUR, policies_over=[(NOW - 1.5 * HOUR, NOW - 1.2 * HOUR)]),
+        "PolicyUndone",
+        "the last change",
+    ),
     (
         ALERT,
         replace(STANDING, policy_since=NOW - 1.5 * HOUR, rules=replace(RULES_OF_SPEC, dry_run=True)),

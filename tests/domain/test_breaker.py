@@ -16,7 +16,8 @@ from tandem_operator.domain.spec import AutoDisable, SpeculationMode
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 MARKS = AutoDisable()
 QUIET = Facts(now=NOW, marks=MARKS, revision="r", next_policy=9)
-ACTIVE = Breaker(revision="r", since=NOW - timedelta(hours=2), draft_seen=True)
+LONG_AGO = NOW - timedelta(hours=2)
+ACTIVE = Breaker(revision="r", since=LONG_AGO, draft_seen=True, draft_ready_since=LONG_AGO)
 DISABLED = replace(
     ACTIVE,
     state=SpeculationState.DISABLED,
@@ -52,6 +53,27 @@ TRIPS = [
     ({"served": 50, "rounds": 0, "speculating": 0}, None),  # nothing decoded is no evidence
     ({}, None),
 ]
+
+
+def test_a_runtime_without_a_draft_has_not_chosen_k_zero() -> None:
+    """It came up, or came back, within the window: what it shows is of a time in which nothing could be proposed."""
+    idle = replace(QUIET, served=500, rounds=9000, speculating=0)
+    for back in (ACTIVE, PROBING):
+        absent = replace(back, draft_ready_since=None)
+        assert turn(absent, idle) == replace(back, draft_ready_since=NOW)
+        assert turn(replace(absent, draft_seen=False), replace(idle, draft_ready=False)).state is back.state
+        lately = replace(back, draft_ready_since=NOW - timedelta(seconds=MARKS.window_seconds - 1))
+        assert turn(lately, idle) == lately
+
+
+def test_a_probe_ends_where_the_runtime_sees_no_gain_however_well_its_few_proposals_do() -> None:
+    idle = replace(QUIET, served=500, rounds=1000, speculating=20, acceptance=at(0.9), requests=60)
+    after = turn(PROBING, idle)
+    assert (after.state, after.reason) == (SpeculationState.DISABLED, SpeculationReason.RUNTIME_AT_ZERO)
+    assert after.note == "the runtime chose K = 0 in 98% of 1000 rounds that might have speculated"
+    assert after.failed_returns == PROBING.failed_returns + 1
+    assert turn(PROBING, replace(idle, speculating=900)).state is SpeculationState.ACTIVE
+    assert turn(PROBING, replace(idle, mode=SpeculationMode.ALWAYS)).state is SpeculationState.ACTIVE
 
 
 @pytest.mark.parametrize(("facts", "reason"), TRIPS)
@@ -163,7 +185,7 @@ def test_off_by_command_outlives_a_new_revision() -> None:
 
 def test_a_new_revision_is_judged_afresh() -> None:
     after = turn(DISABLED, replace(QUIET, revision="r2"))
-    assert after == Breaker(revision="r2", since=NOW, first_policy=9, draft_seen=True)
+    assert after == Breaker(revision="r2", since=NOW, first_policy=9, draft_seen=True, draft_ready_since=NOW)
 
 
 def test_drafts_are_released_after_a_long_pause_and_get_a_cool_down_of_their_own() -> None:

@@ -3,16 +3,18 @@
 from dataclasses import replace
 
 import pytest
+from tests.domain.known_pair import WIDE, a_round, belief, costs, firm, plane, rounds
 
 from tandem_runtime.domain.ahead import Overlap
-from tandem_runtime.domain.cells import Lookahead, Shared
-from tandem_runtime.domain.lookahead import Bounds, Choice, Mode
+from tandem_runtime.domain.cells import LISTEN_TOKENS, START_SECONDS, UNHEARD_TOKENS, Lookahead, Shared
+from tandem_runtime.domain.lookahead import OFF, Belief, Bounds, Choice, Mode, Rule
+from tandem_runtime.domain.noise import Salt, uniform_at
 from tandem_runtime.domain.tokens import Ahead, Round
 
 BOUNDS = Bounds(1, 8)
 
 
-def a_round(k: int, accepted: int, *, rows: int = 1, slowed: float = 1.0) -> Round:
+def timed(k: int, accepted: int, *, rows: int = 1, slowed: float = 1.0) -> Round:
     """t_d 4, t_v 18, o 1 and t_b 15 milliseconds."""
     forward, drafting = (0.018 if k else 0.015) * slowed, 0.004 * k * slowed
     seconds = forward + drafting + (0.001 if k else 0.0)
@@ -24,9 +26,9 @@ def settled(alpha: int = 8, *, plain: bool = True) -> Shared:
     cell = Shared()
     lookahead = cell.begin()
     for number in range(200):
-        lookahead.learn(a_round(1, int(number % 10 < alpha)), 0.0, warm=True)
+        lookahead.learn(timed(1, int(number % 10 < alpha)), 0.0, warm=True)
         if plain:
-            lookahead.learn(a_round(0, 0), 0.0, warm=True)
+            lookahead.learn(timed(0, 0), 0.0, warm=True)
     return cell
 
 
@@ -37,7 +39,7 @@ def choose(lookahead: Lookahead, bounds: Bounds = BOUNDS, most: int = 8) -> Choi
 def test_each_round_is_chosen_anew_by_all_that_was_seen() -> None:
     lookahead = settled().begin()
     first = choose(lookahead)
-    lookahead.learn(a_round(first.k, 0), 0.0, warm=True)
+    lookahead.learn(timed(first.k, 0), 0.0, warm=True)
     assert choose(lookahead).survivals[0] < first.survivals[0]
 
 
@@ -52,7 +54,7 @@ def test_a_choice_keeps_to_the_bounds_of_its_round(other: Bounds) -> None:
 
 def test_a_choice_is_for_the_company_that_the_last_round_met() -> None:
     lookahead = settled().begin()
-    lookahead.learn(a_round(choose(lookahead).k, 1, rows=2), 0.0, warm=True)
+    lookahead.learn(timed(choose(lookahead).k, 1, rows=2), 0.0, warm=True)
     assert choose(lookahead).why.view.batch.rows == 2
 
 
@@ -82,7 +84,7 @@ def k_of_a_slow_draft(overlap: Overlap, *, hit: bool) -> int:
         prepared = hit and choice.outlook is not None
         drafting = 0.0 if prepared else 0.008 * k
         done = replace(
-            a_round(k, min(k, number % 2 + number % 5 // 4)), drafting_seconds=drafting, draft_seconds=drafting
+            timed(k, min(k, number % 2 + number % 5 // 4)), drafting_seconds=drafting, draft_seconds=drafting
         )
         beside = 0.019 if k else 0.015
         ahead = None if choice.outlook is None else Ahead(hit=hit, wasted=3)
@@ -106,7 +108,7 @@ def test_what_a_session_that_begins_would_propose_is_foretold_as_it_then_chooses
     for _ in range(20):
         k = choose(lookahead, bounds).k
         ahead = Ahead(hit=True, wasted=3)
-        lookahead.learn(replace(a_round(k, 2), drafting_seconds=0.0, seconds=0.019, ahead=ahead), 0.0, warm=True)
+        lookahead.learn(replace(timed(k, 2), drafting_seconds=0.0, seconds=0.019, ahead=ahead), 0.0, warm=True)
     foretold = cell.foretold(bounds, 0.0)
     chosen = choose(cell.begin(), bounds)
     assert foretold.why.costs == chosen.why.costs
@@ -117,7 +119,7 @@ def test_what_a_session_that_begins_would_propose_is_foretold_as_it_then_chooses
 def test_rounds_of_sessions_that_are_gone_were_learnt_from() -> None:
     cell = settled()
     before = cell.belief
-    cell.begin().learn(a_round(4, 0), 0.0, warm=True)
+    cell.begin().learn(timed(4, 0), 0.0, warm=True)
     assert cell.begin().belief.acceptance.survivals(1) < before.acceptance.survivals(1)
 
 
@@ -129,3 +131,98 @@ def test_a_session_wakes_once_its_draft_is_heard_to_be_right() -> None:
     assert lookahead.wakes(0.0)
     assert lookahead.wakes(0.0)
     assert choose(lookahead).k > 0
+
+
+def test_only_one_of_many_sessions_takes_a_probe() -> None:
+    cell = Shared(belief(0.3)._replace(k=0, plain_rounds=8))
+    assert [cell.begin().choose(WIDE, 16, 0.0, warm=False).k for _ in range(4)] == [1, 0, 0, 0]
+
+
+def test_only_one_of_many_sessions_has_its_draft_listen_and_another_takes_over() -> None:
+    cell = Shared(belief(0.2, k=0))
+    first, second = cell.begin(), cell.begin()
+    for each in (first, second):
+        each.choose(WIDE, 16, 0.0, warm=False)
+    assert (first.listens, second.listens, first.listens) == (LISTEN_TOKENS, None, LISTEN_TOKENS)
+    del first
+    assert second.listens == LISTEN_TOKENS
+    second.choose(OFF, 16, 0.0, warm=False)
+    assert second.listens is None
+
+
+def test_a_session_that_is_held_by_its_reader_does_not_listen_for_all_for_ever() -> None:
+    cell = Shared(belief(0.2, k=0))
+    held, second, third = cell.begin(), cell.begin(), cell.begin()
+    for each in (held, second, third):
+        each.choose(WIDE, 16, 0.0, warm=False)
+    assert held.listens == LISTEN_TOKENS
+    assert [second.listens for _ in range(UNHEARD_TOKENS)] == [None] * UNHEARD_TOKENS
+    held.hear(matched=0, examined=8)
+    assert [each.listens for _ in range(UNHEARD_TOKENS // 2) for each in (second, third)] == [None] * UNHEARD_TOKENS
+    assert [each.listens for each in (third, second, held)] == [LISTEN_TOKENS, None, None]
+
+
+def test_a_session_whose_draft_cannot_be_heard_lends_its_ear_to_another_until_it_chooses_again() -> None:
+    cell = Shared(belief(0.2, k=0))
+    first, second = cell.begin(), cell.begin()
+    for each in (first, second):
+        each.choose(WIDE, 16, 0.0, warm=False)
+    assert (first.listens, second.listens) == (LISTEN_TOKENS, None)
+    first.unheard()
+    assert (first.listens, second.listens) == (None, LISTEN_TOKENS)
+    first.choose(WIDE, 16, 0.0, warm=False)
+    assert (first.listens, second.listens) == (None, LISTEN_TOKENS)
+    second.unheard()
+    assert (first.listens, second.listens) == (LISTEN_TOKENS, None)
+
+
+def test_one_of_many_sessions_tries_what_proposals_cost_and_another_if_it_ends() -> None:
+    cell = Shared()
+    first, second = cell.begin(), cell.begin()
+
+    def rule(lookahead: Lookahead, now: float) -> Rule:
+        return lookahead.choose(Bounds(1, 8), 16, now, warm=True).why.rule
+
+    assert [rule(first, 0.0), rule(second, 0.0), rule(first, 0.5)] == [Rule.COLD_START, Rule.AWAITED, Rule.COLD_START]
+    assert second.choose(Bounds(1, 8), 16, 0.5, warm=True).k == 0
+    assert second.choose(Bounds(1, 8, Mode.ALWAYS), 16, 0.5, warm=True).k == 5
+    del first
+    assert rule(second, 0.5) is Rule.COLD_START
+    assert rule(cell.begin(), 0.5 + START_SECONDS) is Rule.AWAITED
+    assert rule(cell.begin(), 0.6 + START_SECONDS) is Rule.COLD_START
+
+
+def test_a_session_that_begins_meets_the_batch_that_others_are_in() -> None:
+    """A cell that knows sixteen sessions to a step does not price the seventeenth as if it were alone."""
+    crowded = replace(costs(), forward=plane(18)._replace(per_session=0.004))
+    cell = Shared(Belief(firm(0.85), crowded, 5))
+    assert cell.begin().choose(WIDE, 16, 0.0, warm=True).k > 0
+    cell.begin().learn(replace(a_round(0, 0, seconds=0.015), rows=16), 0.0, warm=True)
+    assert cell.begin().choose(WIDE, 16, 0.0, warm=True).k == 0
+
+
+def test_k_falls_to_what_the_target_s_budget_judges_and_seldom_tries_one_more() -> None:
+    cell = Shared(belief(0.9, k=None))
+    lookahead, asked = cell.begin(), []
+    for number in range(120):
+        k = lookahead.choose(WIDE, 16, 0.0, warm=True).k
+        judged, accepted = min(k, 2), 0
+        while accepted < judged and uniform_at(1, number, Salt.ACCEPT, accepted) < 0.9:
+            accepted += 1
+        lookahead.learn(replace(a_round(k, accepted), unjudged=k - judged), 0.0, warm=True)
+        asked.append(k)
+    assert asked[0] > 4
+    assert asked[8:].count(2) >= 0.85 * len(asked[8:])
+    assert max(asked[20:]) == 3
+    assert cell.begin().choose(WIDE, 16, 0.0, warm=True).k <= 3, "a session that begins knows it"
+
+
+def test_where_no_guess_is_judged_none_is_made_until_a_probe_is() -> None:
+    lookahead = Shared(belief(0.8)).begin()
+    for _ in range(6):
+        k = lookahead.choose(WIDE, 16, 0.0, warm=True).k
+        lookahead.learn(replace(a_round(k, 0), unjudged=k), 0.0, warm=True)
+    assert lookahead.choose(WIDE, 16, 0.0, warm=True).why.rule is Rule.LOSES
+    assert not lookahead.wakes(0.0)
+    ks = list(rounds(lookahead, 0.8, 400, 1))
+    assert sum(k > 0 for k in ks[-100:]) > 80

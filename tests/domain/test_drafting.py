@@ -81,8 +81,7 @@ def test_the_worth_of_a_guess_is_that_of_its_best_part() -> None:
         for k, seconds in ((4, 0.018), (8, 0.03)):
             round = replace(round_of(SUFFIX, k, 0), forward_seconds=seconds, seconds=seconds + 0.001)
             drafting.learn(round, 5.0 + number / 10, warm=True)
-    choice = drafting.choose(Bounds(1, 8, Mode.ALWAYS), 8, 10.0, warm=True)
-    choice = replace(choice, k=8)
+    choice = drafting.choose(Bounds(1, 8, Mode.ALWAYS), 8, 10.0, warm=True)._replace(k=8)
     assert token_price(choice.why, 4) == pytest.approx(16 / 19, rel=0.02)
     turn = turn_of_guess(SUFFIX, (0.9, 0.8, 0.6, 0.01, 0.01), choice, pace=1.0)
     assert turn is not None

@@ -224,6 +224,20 @@ def test_first_tokens_are_compared_where_gateways_time_them_and_a_bound_is_set()
     assert [name for name, found in names.items() if "timeToFirstToken" in found] == ["timed"]
 
 
+def test_slots_in_which_stable_proposed_nothing_say_nothing_of_a_drop_in_speed() -> None:
+    """Beside plain rows the canary looks faster than it is beside stable's own proposals."""
+    flattering, sober = (with_shared_slots(30, canary=10, stable=pace).together[0] for pace in (20, 9))
+    strata = (
+        Stratum(policy=1, revision="stable", rounds=9000, speculating=800),
+        Stratum(policy=2, revision="stable", rounds=9000, speculating=8000),
+    )
+    evidence = replace(
+        NOTHING, boots={"x": Boot(pod="a", strata=strata)}, together=(flattering, replace(sober, policy=2))
+    )
+    found = result("speedupDrop", evidence)
+    assert (found.verdict, found.samples) == (CheckVerdict.FAIL, "30 slots of both")
+
+
 def test_strata_are_compared_with_themselves_only() -> None:
     """Load drifts and so do shares: pooled, the canary would look worse by nine points; within strata it is equal."""
     strata = []
@@ -253,7 +267,6 @@ def test_a_shadow_step_judges_scored_tokens_only() -> None:
     ("question", "names"),
     [
         ({}, ["acceptance", "acceptanceDrop", "speedup", "speedupDrop", "errors"]),
-        ({"compares": False}, ["acceptance", "speedup", "errors"]),
         ({"shares_target": False}, ["acceptance", "acceptanceDrop", "speedup", "errors"]),
         ({"floor_decides": False}, ["acceptance", "acceptanceDrop", "speedupDrop", "errors"]),
         ({"speculates": False}, ["errors"]),
@@ -262,6 +275,79 @@ def test_a_shadow_step_judges_scored_tokens_only() -> None:
 def test_a_check_is_asked_where_it_means_something(question: dict[str, bool], names: list[str]) -> None:
     asked = replace(Question(analysis=RULES, evidence=NOTHING, target="t"), **question)  # type: ignore[arg-type] # flags
     assert [found.name for found in assess(asked)] == names
+
+
+def test_a_drop_against_a_stable_that_is_silent_is_not_compared_and_says_what_decides() -> None:
+    held = with_acceptance(plain(2000, 0.9, 1), plain(4000, 0.5, 2))
+    asked = Question(analysis=RULES, evidence=held, target="t", silence="RuntimeAtZero: K = 0 in 98% of 900 rounds")
+    found = {check.name: check for check in assess(asked)}
+    told = (
+        "stable does not speculate (RuntimeAtZero: K = 0 in 98% of 900 rounds), so there is nothing to lose against "
+        "it; the floors and plain decoding in off slots decide"
+    )
+    assert found["acceptanceDrop"] == CheckResult(
+        name="acceptanceDrop", verdict=CheckVerdict.NOT_COMPARED, message=told
+    )
+    early = {check.name: check for check in assess(replace(asked, floor_decides=False))}
+    assert early["speedupDrop"] == replace(found["acceptanceDrop"], name="speedupDrop")
+    assert (found["acceptance"].verdict, found["speedup"].verdict) == ("Pass", "NoData")
+    shadow = assess(replace(asked, shadow=True))
+    assert [(check.name, check.verdict) for check in shadow] == [
+        ("acceptance", "NoData"),
+        ("acceptanceDrop", "NotCompared"),
+    ]
+    deaf = {check.name: check.verdict for check in assess(replace(asked, reachable=False))}
+    assert (deaf["acceptance"], deaf["acceptanceDrop"]) == ("ProviderError", "NotCompared")
+
+
+def beside_plain_rows(count: int, *, canary: float, everybody: float, speculating: int = 0) -> Evidence:
+    """Milliseconds per token in on slots, against 20 in off slots, while stable proposes in so many of 9000 rounds."""
+    stratum = Stratum(policy=1, revision="stable", rounds=9000, speculating=speculating)
+    alone, together = with_slots(on=(count, canary), off=(count, 20)), with_slots(on=(count, everybody))
+    all_of_them = replace(together.slots[0], of="t", arm=Arm.BESIDE)
+    return replace(alone, slots=(*alone.slots, all_of_them), boots={"x": Boot(pod="a", strata=(stratum,))})
+
+
+@pytest.mark.parametrize(
+    ("evidence", "verdict", "words"),
+    [
+        (beside_plain_rows(60, canary=16, everybody=18), CheckVerdict.PASS, "not worse than stable by the margin"),
+        (beside_plain_rows(60, canary=17.5, everybody=23), CheckVerdict.FAIL, "worse than stable"),
+        (beside_plain_rows(9, canary=17.5, everybody=20.5), CheckVerdict.INCONCLUSIVE, "too wide for the margin"),
+        (beside_plain_rows(7, canary=16, everybody=18), CheckVerdict.INCONCLUSIVE, "and has 7 on + 7 off slots"),
+        (
+            beside_plain_rows(60, canary=16, everybody=18, speculating=9000),
+            CheckVerdict.INCONCLUSIVE,
+            "and has 0 on + 0 off slots",
+        ),
+    ],
+)
+def test_beside_a_silent_stable_all_decoding_together_must_not_become_slower_than_plain(
+    evidence: Evidence, verdict: CheckVerdict, words: str
+) -> None:
+    """The second canary reads 1.14 for itself, and makes everybody slower by 13 %."""
+    asked = Question(analysis=RULES, evidence=evidence, target="t", silence="RuntimeAtZero: in numbers")
+    found = next(check for check in assess(asked) if check.name == "speedupDrop")
+    assert (found.verdict, found.threshold) == (verdict, "> 0.950 of plain decoding")
+    assert words in found.message
+    assert "stable decodes plainly (RuntimeAtZero: in numbers)" in found.message or found.samples in found.message
+
+
+@pytest.mark.parametrize(
+    ("proposing", "acceptance", "words"),
+    [
+        (0, None, "no acceptance sums of revision canary yet; nothing was proposed in 100% of its 4000 rounds"),
+        (40, plain(20, 0.9, 1), "20 of the 1000 requests it needs; nothing was proposed in 99% of its 4000 rounds"),
+        (400, plain(20, 0.9, 1), "revision canary has 20 of the 1000 requests it needs"),
+    ],
+)
+def test_a_canary_whose_runtime_proposes_nothing_is_waited_for_and_that_is_said(
+    proposing: int, acceptance: Buckets | None, words: str
+) -> None:
+    stratum = Stratum(policy=1, revision="canary", rounds=4000, speculating=proposing, acceptance=acceptance)
+    found = result("acceptance", replace(NOTHING, boots={"x": Boot(pod="a", strata=(stratum,))}))
+    assert found.verdict in (CheckVerdict.NO_DATA, CheckVerdict.INCONCLUSIVE)
+    assert found.message.endswith(words)
 
 
 def test_every_check_that_chance_could_fail_has_its_part_of_the_confidence() -> None:
@@ -296,6 +382,8 @@ def test_one_answer_that_differs_from_plain_decoding_fails_and_none_replayed_cla
         (["Inconclusive", "NoData"], "NoData"),
         (["NoData", "ProviderError"], "ProviderError"),
         (["ProviderError", "Fail", "Pass"], "Fail"),
+        (["NotCompared", "Pass"], "Pass"),
+        (["NotCompared"], "NotCompared"),
     ],
 )
 def test_the_worst_verdict_counts(verdicts: list[str], expected: str) -> None:

@@ -1,20 +1,19 @@
 """Choosing K: the marginal rule against brute force, hysteresis, switching off, what is looked at, and coming back."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from operator import mul
 from statistics import mean
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.domain.known_pair import WIDE, a_round, belief, costs, firm, plane, rounds
 
-from tandem_runtime.domain.acceptance import ALIKE, GRID, LEVELS, PACES, UNKNOWN, Acceptance
+from tandem_runtime.domain.acceptance import ALIKE, UNKNOWN
 from tandem_runtime.domain.ahead import Overlap
-from tandem_runtime.domain.cells import LISTEN_TOKENS, START_SECONDS, UNHEARD_TOKENS, Lookahead, Shared
-from tandem_runtime.domain.costs import AGE_LIMIT_SECONDS, UNMEASURED, Costs, HeadStart, Model, Plane, Seen
+from tandem_runtime.domain.cells import LISTEN_TOKENS, Lookahead, Shared
+from tandem_runtime.domain.costs import AGE_LIMIT_SECONDS, UNMEASURED, HeadStart, Model, Seen
 from tandem_runtime.domain.lookahead import (
     MEASURED_TOKENS,
     OFF,
@@ -36,31 +35,7 @@ from tandem_runtime.domain.lookahead import (
 from tandem_runtime.domain.noise import Salt, uniform_at
 from tandem_runtime.domain.tokens import Round
 
-WIDE = Bounds(1, 16)
 WARM = View(warm=True)
-
-
-def firm(alpha: float) -> Acceptance:
-    """Belief in this level, which lasts: between two of the grid."""
-    at = float(np.interp(alpha, GRID, range(LEVELS)))
-    chances = np.zeros((len(PACES), LEVELS))
-    chances[0, int(at)] += 1 - at % 1
-    chances[0, min(int(at) + 1, LEVELS - 1)] += at % 1
-    return Acceptance(chances.ravel() / chances.sum())
-
-
-def plane(milliseconds: float, slope: float = 0.0) -> Plane:
-    seconds = milliseconds / 1000
-    return Plane(seconds, slope / 1000, 0.0, (0.01 * seconds) ** 2, 0.0, 0.0, 1e-12, 0.0, 1e-12, 0.0)
-
-
-def costs(*, t_d: float = 4, t_v: float = 18, t_b: float | None = 15, slope: float = 0, o: float = 0) -> Costs:
-    """Firm knowledge, in milliseconds, at time 0."""
-    return Costs(plane(t_d), plane(t_v, slope), plane(o), None if t_b is None else plane(t_b))
-
-
-def belief(alpha: float, *, k: int | None = 5, **milliseconds: float) -> Belief:
-    return Belief(firm(alpha), costs(**milliseconds), k)
 
 
 def after(known: Belief, *rounds: Seen) -> Belief:
@@ -171,7 +146,7 @@ def test_where_no_plain_token_was_seen_some_are_asked_for() -> None:
 @pytest.mark.parametrize(("alpha", "rule"), [(0.55, Rule.MEASURING), (0.8, Rule.PAYS), (0.2, Rule.LOSES)])
 def test_plain_tokens_are_measured_again_only_where_k_hangs_on_them(alpha: float, rule: Rule) -> None:
     doubtful = plane(15)._replace(p00=(0.05 * 0.015) ** 2)
-    known = replace(belief(alpha, k=2), costs=replace(costs(), plain=doubtful))
+    known = belief(alpha, k=2)._replace(costs=replace(costs(), plain=doubtful))
     assert choose(known, WIDE, 0.0, WARM)[0].why.rule is rule
 
 
@@ -190,63 +165,19 @@ def test_coming_back_needs_five_percent_more_than_staying_on() -> None:
     assert found is not None
     assert 1.01 < found.speed_up < 1.04
     assert choose(near, WIDE, 0.0, View())[0].k > 0
-    assert choose(replace(near, k=0), WIDE, 0.0, View())[0].k == 0
+    assert choose(near._replace(k=0), WIDE, 0.0, View())[0].k == 0
 
 
 def test_what_one_session_chose_last_is_no_other_sessions_last_choice() -> None:
     near = belief(0.6, o=3)
-    assert choose(replace(near, k=0), WIDE, 0.0, View(k=3))[0].k > 0
+    assert choose(near._replace(k=0), WIDE, 0.0, View(k=3))[0].k > 0
     assert choose(near, WIDE, 0.0, View(k=0))[0].k == 0
-
-
-def a_round(proposed: int, accepted: int, **changes: float) -> Round:
-    seconds = {"seconds": 0.03, "forward_seconds": 0.018, "drafting_seconds": 0.004 * proposed, **changes}
-    return Round(proposed, accepted, accepted + 1, 0.02, 0.019, **seconds)  # type: ignore[arg-type]  # rows name fields
 
 
 def test_a_prefill_teaches_acceptance_but_no_cost() -> None:
     learnt = after(Belief(), Seen(a_round(2, 2, prefill=True), 0.0))
     assert learnt.costs is UNMEASURED
     assert learnt.acceptance.survivals(1) > UNKNOWN.survivals(1)
-
-
-REQUEST_ROUNDS = 40
-CATCHING_UP = 0.03
-"""Seconds that a draft takes to read a prompt, or what was emitted without it."""
-
-
-def rounds(
-    lookahead: Lookahead,
-    acceptance: float,
-    count: int,
-    seed: int,
-    *,
-    slowed: float = 1,
-    now: float = 0,
-    listening: bool = False,
-) -> Iterator[int]:
-    """Play requests, one by one, with costs 4 + 18 + 1 against 15 milliseconds, proposals `slowed` so much.
-
-    Yields K by round.
-    """
-    opened = warm = False
-    for number in range(count):
-        if number % REQUEST_ROUNDS == 0:
-            opened = warm = False
-        k = lookahead.choose(WIDE, 16, now, warm=warm).k
-        accepted = 0
-        while accepted < k and uniform_at(seed, number, Salt.ACCEPT, accepted) < acceptance:
-            accepted += 1
-        forward, drafting = 0.018 * slowed, 0.004 * k * slowed + (0 if warm else CATCHING_UP)
-        seconds = {"forward_seconds": forward, "drafting_seconds": drafting, "seconds": 0.001 + forward + drafting}
-        if k == 0:
-            seconds = {"forward_seconds": 0.015, "seconds": 0.015}
-        now += seconds["seconds"]
-        lookahead.learn(a_round(k, accepted, prefill=k > 0 and not opened, **seconds), now, warm=warm)
-        opened, warm = opened or k > 0, k > 0
-        if listening and k == 0:
-            lookahead.hear(matched=int(uniform_at(seed, number, Salt.ACCEPT, 0) < acceptance), examined=1)
-        yield k
 
 
 def test_a_draft_that_turns_bad_is_switched_off_and_one_that_recovers_comes_back() -> None:
@@ -342,14 +273,14 @@ def test_where_a_draft_is_heard_to_be_hopeless_nothing_is_probed() -> None:
 
 def test_probes_that_cost_much_come_seldom() -> None:
     """Late ones lose 0.4 % of what plain decoding takes: 2 rounds of 100 + 4 against 15 and 1.5 tokens."""
-    known = replace(belief(0.5, k=0, t_v=100), plain_rounds=128, probe_after=128)
+    known = belief(0.5, k=0, t_v=100)._replace(plain_rounds=128, probe_after=128)
     choice, remembered = choose(known, WIDE, 0.0, View())
     assert choice.why.rule is Rule.PROBE
     assert remembered.probe_after == pytest.approx(2 * (104 / 15 - 1.5) / 0.004, rel=0.01)
 
 
 def test_a_probe_that_meets_nothing_to_offer_is_not_over() -> None:
-    lookahead = Shared(replace(belief(0.3), k=0, plain_rounds=8)).begin()
+    lookahead = Shared(belief(0.3)._replace(k=0, plain_rounds=8)).begin()
     asked = []
     for _ in range(6):
         asked.append(lookahead.choose(WIDE, 16, 0.0, warm=True).k)
@@ -357,49 +288,6 @@ def test_a_probe_that_meets_nothing_to_offer_is_not_over() -> None:
     assert asked == [1] * 6
     known = belief(0.9)
     assert unanswered(known) is known
-
-
-def test_only_one_of_many_sessions_takes_a_probe() -> None:
-    cell = Shared(replace(belief(0.3), k=0, plain_rounds=8))
-    assert [cell.begin().choose(WIDE, 16, 0.0, warm=False).k for _ in range(4)] == [1, 0, 0, 0]
-
-
-def test_only_one_of_many_sessions_has_its_draft_listen_and_another_takes_over() -> None:
-    cell = Shared(belief(0.2, k=0))
-    first, second = cell.begin(), cell.begin()
-    for each in (first, second):
-        each.choose(WIDE, 16, 0.0, warm=False)
-    assert (first.listens, second.listens, first.listens) == (LISTEN_TOKENS, None, LISTEN_TOKENS)
-    del first
-    assert second.listens == LISTEN_TOKENS
-    second.choose(OFF, 16, 0.0, warm=False)
-    assert second.listens is None
-
-
-def test_a_session_that_is_held_by_its_reader_does_not_listen_for_all_for_ever() -> None:
-    cell = Shared(belief(0.2, k=0))
-    held, second, third = cell.begin(), cell.begin(), cell.begin()
-    for each in (held, second, third):
-        each.choose(WIDE, 16, 0.0, warm=False)
-    assert held.listens == LISTEN_TOKENS
-    assert [second.listens for _ in range(UNHEARD_TOKENS)] == [None] * UNHEARD_TOKENS
-    held.hear(matched=0, examined=8)
-    assert [each.listens for _ in range(UNHEARD_TOKENS // 2) for each in (second, third)] == [None] * UNHEARD_TOKENS
-    assert [each.listens for each in (third, second, held)] == [LISTEN_TOKENS, None, None]
-
-
-def test_a_session_whose_draft_cannot_be_heard_lends_its_ear_to_another_until_it_chooses_again() -> None:
-    cell = Shared(belief(0.2, k=0))
-    first, second = cell.begin(), cell.begin()
-    for each in (first, second):
-        each.choose(WIDE, 16, 0.0, warm=False)
-    assert (first.listens, second.listens) == (LISTEN_TOKENS, None)
-    first.unheard()
-    assert (first.listens, second.listens) == (None, LISTEN_TOKENS)
-    first.choose(WIDE, 16, 0.0, warm=False)
-    assert (first.listens, second.listens) == (None, LISTEN_TOKENS)
-    second.unheard()
-    assert (first.listens, second.listens) == (LISTEN_TOKENS, None)
 
 
 @pytest.mark.parametrize(
@@ -410,8 +298,8 @@ def test_a_session_whose_draft_cannot_be_heard_lends_its_ear_to_another_until_it
         (belief(0.1), Bounds(1, 4, Mode.ALWAYS), Rule.ALWAYS),
         (belief(0.8), WIDE, Rule.PAYS),
         (belief(0.1), WIDE, Rule.LOSES),
-        (replace(belief(0.3), k=0), WIDE, Rule.LOSES),
-        (replace(belief(0.3), k=0, plain_rounds=8), WIDE, Rule.PROBE),
+        (belief(0.3)._replace(k=0), WIDE, Rule.LOSES),
+        (belief(0.3)._replace(k=0, plain_rounds=8), WIDE, Rule.PROBE),
     ],
 )
 def test_a_choice_says_which_rule_settled_it(known: Belief, bounds: Bounds, rule: Rule) -> None:
@@ -481,22 +369,6 @@ def test_the_first_token_of_a_run_waits_for_others_and_tells_nothing_of_what_goi
     assert model.seconds(0, 1) == pytest.approx(0.015, rel=0.02)
 
 
-def test_one_of_many_sessions_tries_what_proposals_cost_and_another_if_it_ends() -> None:
-    cell = Shared()
-    first, second = cell.begin(), cell.begin()
-
-    def rule(lookahead: Lookahead, now: float) -> Rule:
-        return lookahead.choose(Bounds(1, 8), 16, now, warm=True).why.rule
-
-    assert [rule(first, 0.0), rule(second, 0.0), rule(first, 0.5)] == [Rule.COLD_START, Rule.AWAITED, Rule.COLD_START]
-    assert second.choose(Bounds(1, 8), 16, 0.5, warm=True).k == 0
-    assert second.choose(Bounds(1, 8, Mode.ALWAYS), 16, 0.5, warm=True).k == 5
-    del first
-    assert rule(second, 0.5) is Rule.COLD_START
-    assert rule(cell.begin(), 0.5 + START_SECONDS) is Rule.AWAITED
-    assert rule(cell.begin(), 0.6 + START_SECONDS) is Rule.COLD_START
-
-
 def test_a_probe_waits_longer_where_more_sessions_would_wait_for_it() -> None:
     after = {}
     for rows in (1, 8):
@@ -515,15 +387,6 @@ def test_nothing_is_drafted_ahead_before_it_is_known_what_drafting_costs() -> No
     assert Shared(belief(0.8)).begin().choose(bounds, 16, 100.0, warm=True).outlook is not None
 
 
-def test_a_session_that_begins_meets_the_batch_that_others_are_in() -> None:
-    """A cell that knows sixteen sessions to a step does not price the seventeenth as if it were alone."""
-    crowded = replace(costs(), forward=plane(18)._replace(per_session=0.004))
-    cell = Shared(Belief(firm(0.85), crowded, 5))
-    assert cell.begin().choose(WIDE, 16, 0.0, warm=True).k > 0
-    cell.begin().learn(replace(a_round(0, 0, seconds=0.015), rows=16), 0.0, warm=True)
-    assert cell.begin().choose(WIDE, 16, 0.0, warm=True).k == 0
-
-
 @pytest.mark.parametrize(
     ("plain_rounds", "heard", "warm", "expected"),
     [
@@ -538,7 +401,7 @@ def test_where_a_draft_is_heard_only_costs_are_probed_late_and_by_one_round(
     plain_rounds: int, heard: int, warm: bool, expected: tuple[int, int, int]
 ) -> None:
     """Of a probe K, the rounds of it that are left, and plain rounds until the next."""
-    known = replace(belief(0.3, k=0), plain_rounds=plain_rounds, heard=heard)
+    known = belief(0.3, k=0)._replace(plain_rounds=plain_rounds, heard=heard)
     choice, remembered = choose(known, WIDE, 0.0, View(warm=warm))
     assert (choice.k, remembered.probe_left, remembered.probe_after) == expected
 
@@ -546,34 +409,7 @@ def test_where_a_draft_is_heard_only_costs_are_probed_late_and_by_one_round(
 def test_proposing_does_not_begin_again_by_costs_that_were_measured_at_another_batch() -> None:
     """What a verify takes of 16 sessions is known; of one it is known to a quarter."""
     measured = plane(18)._replace(p02=-15 * 1e-7, p22=1e-7, p00=225 * 1e-7 + 1e-8)
-    known = replace(belief(0.6, k=0), costs=replace(costs(), forward=measured))
+    known = belief(0.6, k=0)._replace(costs=replace(costs(), forward=measured))
     assert choose(known, WIDE, 0.0, View(batch=Batch(16)))[0].why.rule is Rule.PAYS
     assert choose(known, WIDE, 0.0, View(batch=Batch(1)))[0].why.rule is Rule.LOSES
     assert choose(known, WIDE, 0.0, View(batch=Batch(1), k=4))[0].why.rule is Rule.PAYS
-
-
-def test_k_falls_to_what_the_target_s_budget_judges_and_seldom_tries_one_more() -> None:
-    cell = Shared(belief(0.9, k=None))
-    lookahead, asked = cell.begin(), []
-    for number in range(120):
-        k = lookahead.choose(WIDE, 16, 0.0, warm=True).k
-        judged, accepted = min(k, 2), 0
-        while accepted < judged and uniform_at(1, number, Salt.ACCEPT, accepted) < 0.9:
-            accepted += 1
-        lookahead.learn(replace(a_round(k, accepted), unjudged=k - judged), 0.0, warm=True)
-        asked.append(k)
-    assert asked[0] > 4
-    assert asked[8:].count(2) >= 0.85 * len(asked[8:])
-    assert max(asked[20:]) == 3
-    assert cell.begin().choose(WIDE, 16, 0.0, warm=True).k <= 3, "a session that begins knows it"
-
-
-def test_where_no_guess_is_judged_none_is_made_until_a_probe_is() -> None:
-    lookahead = Shared(belief(0.8)).begin()
-    for _ in range(6):
-        k = lookahead.choose(WIDE, 16, 0.0, warm=True).k
-        lookahead.learn(replace(a_round(k, 0), unjudged=k), 0.0, warm=True)
-    assert lookahead.choose(WIDE, 16, 0.0, warm=True).why.rule is Rule.LOSES
-    assert not lookahead.wakes(0.0)
-    ks = list(rounds(lookahead, 0.8, 400, 1))
-    assert sum(k > 0 for k in ks[-100:]) > 80

@@ -284,6 +284,23 @@ def test_stable_counts_where_the_canary_decoded_too() -> None:
     assert held.arm("stable", Arm.ON) == {}
 
 
+def test_everybody_in_on_slots_counts_together_whether_he_may_speculate_or_not() -> None:
+    first = int((NOW - record.EPOCH).total_seconds()) // 20
+    slots = (
+        slot("p", first, Arm.ON, 100),
+        slot("p", first, Arm.BESIDE, 40, revision="stable"),
+        slot("q", first, Arm.BESIDE, 30, revision="stable"),
+        slot("p", first + 1, Arm.OFF, 50),
+        slot("p", first + 1, Arm.OFF, 50, revision="stable"),
+    )
+    answers = Scrape(NOW + timedelta(seconds=90), {"a": Document(boot="x", policy=5, slots=slots)})
+    held = add(fresh(), answers, gateways=["a"], slot_seconds=20)
+    assert held.arm("t", Arm.BESIDE) == {5: SlotSums().plus(140, 1400).plus(30, 300)}
+    assert held.arm("t", Arm.OFF) == {5: SlotSums().plus(100, 1000)}
+    assert held.arm("canary", Arm.ON) == {5: SlotSums().plus(100, 1000)}
+    assert (held.arm("stable", Arm.BESIDE), held.together) == ({}, ())
+
+
 def test_a_slot_waits_for_every_gateway_but_not_for_ever() -> None:
     first = int((NOW - record.EPOCH).total_seconds()) // 20
     document = Document(boot="x", policy=5, slots=(slot("p", first, Arm.ON, 100),))

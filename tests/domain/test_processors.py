@@ -106,6 +106,16 @@ def test_a_row_without_a_law_is_the_models_fault_whatever_the_rules_say(row: lis
 
 
 UNFIT: list[tuple[dict[str, object], str, str]] = [
+    ({"seed": -1}, "seed", "seed is -1; give a whole number from 0 to"),
+    ({"seed": 2**64}, "seed", "is 18446744073709551616"),
+    ({"temperature": -0.5}, "temperature", "is -0.5"),
+    ({"temperature": math.nan}, "temperature", "is nan"),
+    ({"temperature": INF}, "temperature", "is inf"),
+    ({"top_k": -1}, "top_k", "is -1"),
+    ({"top_p": 0.0}, "top_p", "is 0.0"),
+    ({"top_p": math.nan}, "top_p", "is nan"),
+    ({"min_p": 1.5}, "min_p", "is 1.5"),
+    ({"logit_bias": ((1, 2.0), (2, math.nan))}, "logit_bias", "of token 2 is nan"),
     ({"repetition_penalty": 0.0}, "repetition_penalty", "is 0.0"),
     ({"repetition_penalty": -1.0}, "repetition_penalty", "is -1.0"),
     ({"repetition_penalty": math.nan}, "repetition_penalty", "is nan"),
@@ -132,6 +142,7 @@ def test_parameters_that_no_row_can_follow_are_refused_by_name_and_value(
 def test_parameters_at_their_edges_are_fit() -> None:
     edge = parameters(repetition_penalty=1e-3, bad_words=((4, 0),), allowed_tokens=(0, 4), logit_bias=((4, -100.0),))
     refuse_unfit(edge, vocab_size=5)
+    refuse_unfit(parameters(seed=2**64 - 1, temperature=0.0, top_p=1.0, min_p=1.0), vocab_size=5)
 
 
 @pytest.mark.parametrize(

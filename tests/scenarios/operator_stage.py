@@ -159,7 +159,16 @@ def final(stage: Stage) -> dict[str, Any]:
     }
 
 
-TIMES = ("uid", "resourceVersion", "generation", "observedGeneration", "lastTransitionTime", "since", "at")
+TIMES = (
+    "uid",
+    "resourceVersion",
+    "generation",
+    "observedGeneration",
+    "lastTransitionTime",
+    "since",
+    "at",
+    "draftReadySince",
+)
 STAMPS = ("tandem.dev/changed-at", "tandem.dev/stable-since", "tandem.dev/applied")
 RECORD = "tandem.dev/record"
 

@@ -17,6 +17,8 @@ from tandem_operator.domain.webhook import ANNOTATION_PREFIX, Firing, annotation
 from tandem_operator.ports import Kind
 from tandem_operator.reconcile import StoppedShort
 
+READS = ("get", "list")
+
 # From nothing to serving
 
 
@@ -182,6 +184,21 @@ async def test_a_creation_that_succeeds_but_times_out_converges_c44() -> None:
         stage.cluster.lost = nth(number, lambda: Unavailable("write", "the answer was lost"))
         await stage.settle()
         assert final(stage) == expected, number
+
+
+async def test_whichever_write_fails_an_installation_is_told_once() -> None:
+    """That the pointer moved is seen, never foretold: a mark that fails is made again, and then told."""
+    for number in range(len((await Stage().settle()).cluster.writes)):
+        stage, calls = Stage(), itertools.count()
+
+        def fail_once(
+            verb: str, kind: Kind, name: str, number: int = number, calls: Any = calls
+        ) -> ClusterError | None:
+            return Unavailable(verb, "planted") if verb not in READS and next(calls) == number else None
+
+        with stage.cluster.failing(fail_once):
+            await stage.settle()
+        assert stage.told.reasons == ["Installed"], number
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,42 @@ def test_an_alert_within_an_hour_of_a_change_undoes_it_and_touches_no_revision()
     assert (second["action"], most(world)) == ("Ignored", 8)  # an overlay is not undone by the next alert
 
 
+@pytest.mark.parametrize("how", ["an edit", "the command"])
+def test_an_alert_that_comes_after_somebody_mended_the_policy_by_hand_rolls_nothing_back(how: str) -> None:
+    world = installed(QUICK, rate=5)
+    v2 = push(world, V2)
+    world.run_until(lambda seen: seen.stable == v2 and settled(seen))
+    world.edit(speculation__draftTokens={"max": 4})
+    world.run(60)
+    starts_at = world.now
+    if how == "an edit":
+        world.edit(speculation__draftTokens={"max": 8})
+    else:
+        world.annotations["tandem.dev/policy-undo"] = f"@{v2}#1"
+    world.run(20)
+    alert(world, starts_at)
+    world.run(20)
+    assert ([each["action"] for each in alerts(world)], world.stable, most(world)) == (["Ignored"], v2, 8)
+
+
+def test_an_undo_that_meets_an_edit_in_one_look_leaves_the_edit_in_force_unless_it_names_a_policy() -> None:
+    """Without a number it would bring back what the edit was to replace."""
+    for value, expected in (("", 2), ("{first}", 8)):
+        world, numbers = tuned(4)
+        world.edit(speculation__draftTokens={"max": 2})
+        command = f"{value.format(first=numbers[0] - 1)}@{world.stable}#1"
+        world.annotations["tandem.dev/policy-undo"] = command
+        world.run(20)
+        assert most(world) == expected
+        assert world.status["handledCommands"] == {"tandem.dev/policy-undo": command}
+    world, _ = tuned(4)
+    world.edit(speculation__draftTokens={"max": 2})
+    world.annotations["tandem.dev/policy-undo"] = f"@{world.stable}#1"
+    world.tick()
+    (told,) = [event.note for event in world.events if event.reason == "CommandIgnored"]
+    assert "spec.speculation was edited at the same moment, and that counts" in told
+
+
 def test_two_alerts_of_one_change_of_policy_undo_it_and_roll_nothing_back() -> None:
     world = installed(QUICK, rate=5)
     v2 = push(world, V2)

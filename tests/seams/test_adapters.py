@@ -28,7 +28,7 @@ TOKENS = tuple(int(token) for token in torch.randint(VOCAB, (40,), generator=tor
 def needs_own_product() -> None:
     here = multiplier_for(torch.device("cpu"))
     if not here.row_invariant:
-        pytest.skip(f"without our product adapters are refused, and here is {here.about}")
+        pytest.skip(f"without our product rows depend on their company, and here is {here.about}")
 
 
 def loaded(folder: Path, *, dtype: str = "fp32") -> TorchModel:

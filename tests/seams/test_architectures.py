@@ -1,6 +1,7 @@
 """Every architecture of the table against transformers' own model of it, on random weights: the same folder, the same
 logits, for the decoder over whole texts and for the engine through its cache."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,29 @@ def test_a_window_counts_where_a_layer_has_it(
     saved_reference(tmp_path, name)
     rewrite_config(tmp_path, without=("sliding_window", "max_window_layers", "layer_types"), **changes)
     assert read_config(tmp_path).sliding_window == window
+
+
+ODD: tuple[Any, ...] = (
+    *(None, True, False, -1, 0, 1, 0.5, 1e308, float("inf"), float("nan"), 2**40, 2**70, "", "64", [], [1], [None]),
+    *(["full_attention"], {}, LLAMA3 | {"factor": 0}, LINEAR | {"rope_theta": -3.0}, {"rope_type": "linear"}),
+)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_whatever_a_field_says_it_is_read_or_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    saved_reference(tmp_path, name)
+    path = tmp_path / "config.json"
+    plain = json.loads(path.read_text())
+    refusals = []
+    for field in (*plain, "quantization_config", "rope_scaling", "rope_theta", "sliding_window", "use_sliding_window"):
+        for value in ODD:
+            path.write_text(json.dumps(plain | {field: value}))
+            try:
+                read_config(tmp_path)
+            except ModelRefused as refusal:
+                refusals.append(str(refusal))
+    assert len(refusals) > 200
+    assert [told for told in refusals if "\n" in told] == []
 
 
 def test_every_architecture_has_its_reference() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -327,6 +327,42 @@ async def test_an_abandoned_run_takes_one_step_more_at_most() -> None:
         model.gate.set()
         await target.close(SessionId("a"))
     assert len(model.steps) == 1
+
+
+CALLS: dict[str, Callable[[BatchedTarget, BatchedDraft], Awaitable[object]]] = {
+    "a target's open": lambda target, _: target.open(opening("c")),
+    "verify": lambda target, _: target.verify(round_of("b")),
+    "run": lambda target, _: anext(target.run(RunRounds(SessionId("b"), LIFE, 0, 0, 5))),
+    "a target's close": lambda target, _: target.close(SessionId("b")),
+    "a draft's open": lambda _, draft: draft.open(opening("c")),
+    "propose": lambda _, draft: draft.propose(propose_of("b", 3)),
+    "score": lambda _, draft: draft.score(ScoreTokens(SessionId("b"), LIFE, 0, (1, 2))),
+    "a draft's close": lambda _, draft: draft.close(SessionId("b")),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+async def test_a_cancelled_call_ends_though_the_step_under_way_never_does(
+    call: Callable[[BatchedTarget, BatchedDraft], Awaitable[object]],
+) -> None:
+    """As `ports` demands: who keeps a deadline has nothing else to keep it by."""
+    models = WatchedModel(), WatchedModel()
+    with target_of(models[0]) as target, BatchedDraft(models[1], FACTS, clock=SystemClock()) as draft:
+        for take_in, model in zip((target.open, draft.open), models, strict=True):
+            await take_in(opening("a"))
+            await take_in(opening("b"))
+            model.gate.clear()
+        hanging = asyncio.gather(target.verify(round_of("a")), draft.propose(propose_of("a", 1)))
+        await asyncio.gather(*map(enter, models))
+        asked = asyncio.ensure_future(call(target, draft))
+        await asyncio.sleep(0)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        assert not hanging.done()
+        for model in models:
+            model.gate.set()
+        await hanging
 
 
 async def test_closing_a_session_fails_the_round_under_way_as_lost() -> None:

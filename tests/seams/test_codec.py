@@ -360,9 +360,10 @@ def test_a_token_that_no_uint32_holds_is_a_bad_request(token: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64])
-def test_a_seed_that_is_no_64_bits_is_a_bad_request(seed: int) -> None:
-    with pytest.raises(BadRequest, match="cannot carry"):
+def test_a_seed_that_is_no_64_bits_is_refused_by_name_and_value(seed: int) -> None:
+    with pytest.raises(BadRequest, match=f"seed is {seed}; give a whole number from 0 to") as refusal:
         codec.request_frame(_opening(SamplingParameters(seed=seed)), call=1, session=1)
+    assert refusal.value.parameter == "seed"
 
 
 def test_an_error_that_quotes_half_a_surrogate_pair_still_arrives() -> None:

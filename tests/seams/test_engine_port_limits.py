@@ -88,6 +88,7 @@ async def test_there_is_no_room_beyond_the_last_slot_until_one_is_closed(pair: P
         ({"prompt": (1, VOCAB)}, "prompt"),
         ({"prompt": (-1,)}, "prompt"),
         ({"parameters": SamplingParameters(seed=1, logit_bias=((VOCAB, 1.0),))}, "logit_bias"),
+        ({"parameters": SamplingParameters(seed=-1)}, "seed"),
     ],
 )
 async def test_a_session_that_can_never_be_served_names_its_field(

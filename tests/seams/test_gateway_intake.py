@@ -40,10 +40,13 @@ def test_what_is_asked_for_is_kept_though_it_be_nothing() -> None:
     assert understood(**off) == SamplingDefaults(temperature=0.0)
 
 
-@pytest.mark.parametrize(("seed", "bits"), [(-1, 2**64 - 1), (-(2**63), 2**63), (0, 0), (2**64 - 1, 2**64 - 1)])
-def test_a_negative_seed_is_the_64_bits_that_it_is_written_with(seed: int, bits: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "taken"),
+    [(None, 77), (-1, 77), (-2, 2**64 - 2), (-(2**63), 2**63), (0, 0), (2**64 - 1, 2**64 - 1)],
+)
+def test_a_seed_is_its_64_bits_and_minus_one_asks_for_one_to_be_drawn(seed: int | None, taken: int) -> None:
     request = CompletionRequest.model_validate({"model": "m", "prompt": "a", "seed": seed})
-    assert read_completion(request, Advising([b"a"]), chance=1).parameters.seed == bits
+    assert read_completion(request, Advising([b"a"]), chance=77).parameters.seed == taken
 
 
 VALUES = (-1, 0, 0.5, 1, 2, 2.5, 10, 10.5, 2**31 - 1, 2**31, 10**400, 1e999)

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -263,6 +264,22 @@ async def test_closed_slots_hold_decode_time_and_tokens_by_arm(off_percent: int,
         "milliseconds": 0,
     }
     assert slot["milliseconds"] > 0
+
+
+@pytest.mark.parametrize(("off_percent", "arm"), [(0, "beside"), (100, "off")])
+async def test_a_revision_that_may_not_speculate_counts_beside_the_others_and_in_off_slots_like_them(
+    off_percent: int, arm: str
+) -> None:
+    control = ControlPolicy(off_percent=off_percent, slot_seconds=3600)
+    async with running_gateway(chain_logits, chain_logits, speculation=always(4), control=control) as running:
+        policy = running.gateway.in_force.policy
+        assert policy is not None
+        running.put_policy(revisions=tuple(replace(each, speculate=False) for each in policy.revisions))
+        running.clock.shift = 1800 - running.clock.wall() % 3600  # the middle of a slot
+        await running.plain(**LONG)
+        running.clock.shift += 3600
+        (slot,) = running.gateway.evidence()["slots"]
+    assert (slot["arm"], slot["tokens"]) == (arm, 199)  # the first round reads the prompt
 
 
 async def test_while_speculation_is_off_the_draft_scores_what_is_emitted() -> None:

@@ -16,7 +16,7 @@ from tests.seams.model_folders import saved_reference
 from tandem_runtime import main
 from tandem_runtime.engines import native as native_building
 from tandem_runtime.engines.native import NotBuilt
-from tandem_runtime.engines.options import WEIGHTS, EngineOptions
+from tandem_runtime.engines.options import AS_IS, WEIGHTS, EngineOptions
 from tandem_runtime.engines.torch_engine import quantised
 from tandem_runtime.engines.torch_engine.engine import TorchModel, load_torch_model
 from tandem_runtime.engines.torch_engine.linear import multiplier_for
@@ -25,8 +25,8 @@ from tandem_runtime.engines.torch_engine.quantised import (
     BITS,
     NUMBERS_AT_ONCE,
     NativeQuantisedProduct,
+    Rounding,
     built,
-    load_quantised,
     packed,
     plain_product,
     quantised_multiplier,
@@ -203,7 +203,7 @@ def test_weights_that_are_not_packed_meet_rows_as_in_any_engine() -> None:
 @pytest.mark.parametrize("weights", BITS)
 def test_a_loaded_model_holds_its_products_packed_and_nothing_twice(weights: str, tied: bool, tmp_path: Path) -> None:
     saved_reference(tmp_path, "Qwen2ForCausalLM", tie_word_embeddings=tied)
-    decoder = load_quantised(tmp_path, bits=BITS[weights], dtype=torch.bfloat16, device="cpu")
+    decoder = load_decoder(tmp_path, dtype=torch.bfloat16, packing=Rounding(BITS[weights]))
     plain = load_decoder(tmp_path, dtype=torch.float32)
     wanted: dict[str, torch.Tensor] = dict(plain.named_parameters())
     wanted.setdefault("lm_head.weight", plain.model.embed_tokens.weight)
@@ -217,6 +217,19 @@ def test_a_loaded_model_holds_its_products_packed_and_nothing_twice(weights: str
             assert torch.equal(weight, wanted[name].bfloat16())
     held = sum(weight.nbytes for weight in decoder.parameters())
     assert weight_bytes(plain.config, torch.bfloat16, weights=weights) == held
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_weights_are_loaded_to_where_they_serve_and_an_engine_moves_none(weights: str, tmp_path: Path) -> None:
+    saved_reference(tmp_path, "Qwen3ForCausalLM", tie_word_embeddings=True)
+    packing = None if weights == AS_IS else Rounding(BITS[weights])
+    decoder = load_decoder(tmp_path, dtype=torch.bfloat16, packing=packing)
+    lines = [weight for weight in decoder.parameters() if weight.dim() > 1]
+    places = [weight.data_ptr() for weight in lines]
+    multiplier = (multiplier_for if weights == AS_IS else quantised_multiplier)(torch.device("cpu"))
+    TorchModel(decoder, max_sessions=1, max_length=16, multiplier=multiplier)
+    assert [weight.data_ptr() for weight in lines] == places
+    assert len({weight.untyped_storage().data_ptr() for weight in lines}) == 1
 
 
 def test_rounded_weights_are_another_model_with_the_same_tokenizer() -> None:

@@ -113,6 +113,7 @@ def test_a_copy_of_the_target_with_fewer_bits_drafts_and_changes_no_text() -> No
         (PAIR, 1, "--tokenizer is missing"),
         ((*PAIR, "--tokenizer", "absent"), 1, "tokenizer.json does not exist"),
         (("--target", "absent"), 1, "absent"),
+        (("--model", "nowhere"), 1, "nowhere"),
         ((*PAIR, "--tokenizer", "{letters}", "--auth-file", "absent"), 1, "--auth-file absent cannot be read"),
         ((*PAIR, "--tokenizer", "{letters}", "--min-draft-tokens", "9"), 1, "--min-draft-tokens 9"),
         ((*PAIR, "--tokenizer", "{letters}", "--max-draft-tokens", "65"), 1, "--max-draft-tokens 65 is above 64"),
@@ -126,6 +127,7 @@ def test_a_copy_of_the_target_with_fewer_bits_drafts_and_changes_no_text() -> No
         ((*PAIR[:2], "--draft-weights", "int4"), 1, f"--draft is missing; --draft {PAIR[1]} drafts with a copy"),
         ((*PAIR, "--draft-weights", "int3"), 2, "invalid choice: 'int3'"),
         ((*PAIR, "--tokenizer", "{letters}", "--draft-weights", "int8"), 1, f"int8 weights: {PAIR[3]} has none"),
+        ((*PAIR, "--threads", "1025"), 2, "'1025' is no whole number from 1 to 1024"),
         ((), 2, "--target"),
     ],
 )

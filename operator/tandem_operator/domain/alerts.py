@@ -64,7 +64,8 @@ def _read(text: str) -> Intent | None:
 class Standing:
     """What an alert meets: `canary` is "" without one, `previous` what a rollback would return to, None without one.
 
-    `policy_since` is when the spec's settings of speculation came into force, None where there is nothing to undo.
+    `policy_since` is when the spec's settings of speculation came into force, None where there is nothing to undo;
+    `policies_over` are from when to when changes of them were in force that are so no more.
     """
 
     now: datetime
@@ -74,6 +75,7 @@ class Standing:
     canary: str = ""
     canary_since: datetime | None = None
     policy_since: datetime | None = None
+    policies_over: Sequence[tuple[datetime, datetime]] = ()
     returning: bool = False
     answered: Sequence[AnsweredAlert] = ()
 
@@ -136,6 +138,17 @@ def _about_the_policy(intent: Intent, standing: Standing) -> Answer:
     return (AlertAction.POLICY_UNDONE, "started within an hour of a change of spec.speculation, the last change")
 
 
+def _about_replaced_settings(intent: Intent, standing: Standing) -> Answer:
+    """Somebody was faster: what the alert would have undone was undone or edited before it was heard."""
+    stable = standing.stable
+    changes = [standing.canary_since, None if stable is None else stable.stable_since]
+    for since, until in standing.policies_over:
+        later = any(change is not None and since < change < intent.starts_at for change in changes)
+        if not later and since < intent.starts_at <= min(since + POLICY_WINDOW, until + ECHO):
+            return (AlertAction.IGNORED, "the change of spec.speculation that it followed was replaced meanwhile")
+    return None
+
+
 def _about_the_canary(intent: Intent, standing: Standing) -> Answer:
     """While a canary runs it is the last change; an alert from before it is judged as stable's."""
     if not standing.canary or standing.canary_since is None:
@@ -195,6 +208,7 @@ RULES = (
     _about_another,
     _of_what_was_taken_back,
     _about_the_policy,
+    _about_replaced_settings,
     _about_the_canary,
     _before_its_time,
     _brought_back,

@@ -11,8 +11,8 @@ TRANSITIONS is the whole machine, and the docs draw it from there:
   that shadow estimate says that it would not pay. The cool-down doubles with each failed return, up to 8 times its
   length.
 - *Probing*: one slot in five speculates. Acceptance above the high mark leads back to Active, anything else to
-  Disabled: at once where it is clear by three standard errors, else with enough requests. High and low marks lie apart,
-  so that a value between them changes nothing (hysteresis).
+  Disabled: at once where it is clear by three standard errors, else with enough requests. So does the runtime's own
+  choice K = 0. High and low marks lie apart, so that a value between them changes nothing (hysteresis).
 - *Off*: by command, by mode, without a usable draft, or after too many flips within a day. A command `on` or a new
   revision starts afresh.
 
@@ -75,9 +75,10 @@ TRANSITIONS: Mapping[tuple[SpeculationState, Turn], SpeculationState] = {
 class Facts:
     """What the breaker looks at, for the stable revision.
 
-    Estimates are of the window and of the present state's policies only. `acceptance` and `shadow` are ratios,
-    `speedup` is a logarithm. `requests` had proposals, `served` are all. `rounds` are those outside of the control's
-    off slots, by its share, and `speculating` those that proposed something. `draft_ready` is None where the pair has
+    Estimates are of the window and of the present state's policies only; while it is probing, `acceptance` and
+    `requests` are of all of the probe. `acceptance` and `shadow` are ratios, `speedup` is a logarithm. `requests` had
+    proposals, `served` are all. `rounds` are those outside of the control's off slots, by its share, and `speculating`
+    those that proposed something. `draft_ready` is None where the pair has
     no draft pods. `next_policy` is the number that the next change of the policy will get. `switch` is the command of
     this look, None for none.
     """
@@ -171,7 +172,9 @@ def _afresh(before: Breaker, facts: Facts) -> Breaker:
 
 
 def _watch_draft(breaker: Breaker, facts: Facts) -> Breaker:
-    """Remembers since when the draft has been missing; one that never came is starting, not missing."""
+    """Remembers since when the draft has been there, or missing; one that never came is starting, not missing."""
+    ready_since = (breaker.draft_ready_since or facts.now) if facts.draft_ready else None
+    breaker = replace(breaker, draft_ready_since=ready_since)
     if facts.draft_ready or not breaker.draft_seen:
         return replace(breaker, draft_seen=bool(facts.draft_ready), draft_missing_since=None)
     return replace(breaker, draft_missing_since=breaker.draft_missing_since or facts.now)
@@ -246,8 +249,11 @@ def released(breaker: Breaker, marks: AutoDisable, now: datetime) -> bool:
 
 
 def _from_probing(breaker: Breaker, facts: Facts) -> tuple[Turn, Cause] | None:
-    """Clear evidence or enough requests decide; so does a draft or memory that goes bad meanwhile."""
+    """Clear evidence or enough requests decide; so does a draft or memory that goes bad meanwhile, and a runtime that
+    proposes hardly anything, however well that is accepted: on it goes would be off again at once."""
     worse = _draft_lost(breaker, facts) or _memory(breaker, facts)
+    if worse is None and facts.mode is not SpeculationMode.ALWAYS:
+        worse = _runtime_at_zero(breaker, facts)
     if worse is not None:
         return (Turn.DOES_NOT_PAY, worse)
     mark = facts.marks.acceptance.enable_above_basis_points / 10_000
@@ -334,14 +340,19 @@ def _speedup(breaker: Breaker, facts: Facts) -> Cause | None:
 
 
 def _runtime_at_zero(breaker: Breaker, facts: Facts) -> Cause | None:
-    del breaker
-    if facts.served < facts.marks.min_requests or not facts.rounds:
+    """Only where a draft was there all the window long: without one there is nothing to choose."""
+    there, window = breaker.draft_ready_since, timedelta(seconds=facts.marks.window_seconds)
+    if facts.served < facts.marks.min_requests or there is None or facts.now - there < window:
         return None
-    share = facts.speculating / facts.rounds
-    if share >= HARDLY_SPECULATING:
+    note = gave_up(facts.speculating, facts.rounds)
+    return None if note is None else (SpeculationReason.RUNTIME_AT_ZERO, note)
+
+
+def gave_up(speculating: int, rounds: int) -> str | None:
+    """That a runtime hardly speculates by its own choice, in numbers; None where it does, or had nothing to choose."""
+    if speculating >= HARDLY_SPECULATING * rounds:
         return None
-    note = f"the runtime chose K = 0 in {1 - share:.0%} of {facts.rounds} rounds that might have speculated"
-    return (SpeculationReason.RUNTIME_AT_ZERO, note)
+    return f"the runtime chose K = 0 in {1 - speculating / rounds:.0%} of {rounds} rounds that might have speculated"
 
 
 CAUSES: tuple[Callable[[Breaker, Facts], Cause | None], ...] = (

@@ -93,14 +93,12 @@ def _facts(at: Situation, course: Course, name: str, pair: Revision) -> breaker.
     before, spec = course.progress.breaker, at.spec
     same = before.revision == name
     first = before.first_policy if same else at.next_policy
+    slots = spec.speculation.control.slot_seconds
+    lately = window.look(at.seen, name, pair, slot_seconds=slots, since_policy=first)
     # A probe speculates in one slot of five: one window may never hold enough requests, so all of the probe counts.
     probing = same and before.state is SpeculationState.PROBING
-    found = window.look(
-        at.seen, name, pair, slot_seconds=spec.speculation.control.slot_seconds, since_policy=first, whole=probing
-    )
+    found = window.look(at.seen, name, pair, slot_seconds=slots, since_policy=first, whole=True) if probing else lately
     fewest = spec.canary.analysis.min_slots
-    control, on_trial = spec.speculation.control, rollout.on_trial(course.progress.rollout)
-    on_percent = 100 - (control.canary_percent if on_trial else control.percent)
     targets = [pod for pod in at.seen.of_role(Role.TARGET) if pod.role_hash == pair.target]
     return breaker.Facts(
         now=at.seen.now,
@@ -112,11 +110,11 @@ def _facts(at: Situation, course: Course, name: str, pair: Revision) -> breaker.
         draft_ready=_draft_ready(at, pair),
         acceptance=found.acceptance,
         requests=found.requests,
-        served=0 if found.sums is None else found.sums.requests,
+        served=0 if lately.sums is None else lately.sums.requests,
         shadow=found.shadow,
         speedup=found.speedup if found.speedup is not None and found.speedup.units >= fewest else None,
-        rounds=0 if found.sums is None else found.sums.rounds * on_percent // 100,
-        speculating=0 if found.sums is None else found.sums.speculating,
+        rounds=0 if lately.sums is None else lately.sums.rounds * at.on_percent // 100,
+        speculating=0 if lately.sums is None else lately.sums.speculating,
         memory_basis_points=_most(pod.memory_basis_points for pod in targets),
         kv_basis_points=_most(pod.kv_basis_points for pod in targets),
         preempting=any(pod.preempting for pod in targets),
@@ -188,7 +186,8 @@ def _told(at: Situation, course: Course) -> tuple[SpeculationState, tuple[Share,
     """What gateways are told of speculation, and the shares.
 
     Where it was the stable pair's own fault that speculation is off, a canary of another pair is still judged: then
-    speculation is on, but for stable's requests.
+    speculation is on, but for stable's requests. These have it too while it is tried again: in one slot of five nobody
+    could judge the canary.
     """
     moved, held = course.progress.rollout, course.progress.breaker
     if not moved.revision and at.stable is None:
@@ -197,8 +196,9 @@ def _told(at: Situation, course: Course) -> tuple[SpeculationState, tuple[Share,
     trial = rollout.on_trial(moved) and held.state is not SpeculationState.ACTIVE
     if not trial or held.reason in _NOT_THE_PAIRS_FAULT:
         return held.state, weights
-    quiet = tuple(replace(share, speculate=share.revision != at.stable_name) for share in weights)
-    return SpeculationState.ACTIVE, quiet
+    tried = held.state is SpeculationState.PROBING
+    heard = tuple(replace(share, speculate=tried or share.revision != at.stable_name) for share in weights)
+    return SpeculationState.ACTIVE, heard
 
 
 def _policy(

@@ -16,13 +16,17 @@ JsonObject = Mapping[str, object]
 
 
 class CheckVerdict(StrEnum):
-    """What a check says, worst first: the worst of all checks decides."""
+    """What a check says, worst first: the worst of all checks decides.
+
+    NOT_COMPARED counts neither for nor against: there is nothing to compare with, and its message says what decides.
+    """
 
     FAIL = "Fail"
     PROVIDER_ERROR = "ProviderError"
     NO_DATA = "NoData"
     INCONCLUSIVE = "Inconclusive"
     PASS = "Pass"  # noqa: S105 - a verdict
+    NOT_COMPARED = "NotCompared"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

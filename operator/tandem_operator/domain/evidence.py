@@ -6,8 +6,9 @@ A gateway's sums belong to a boot and only grow, so the evidence of a boot is it
 over boots; a look that is repeated, or an operator that restarts, changes nothing. A boot has *ended* when its pod is
 gone or reports another boot; its last sums go into `ended`, once. Closed slots are listed by gateways for an hour only,
 so they are added over gateways by (pod, slot, revision) and folded into sums up to a moment, `slots_until`. In an off
-slot nobody speculates, so its unit is (pod, slot) over all revisions, kept under the target's hash. Stable's on slots
-count where the canary decoded too (`together`), so that both are seen over the same time.
+slot nobody speculates, so its unit is (pod, slot) over all revisions, kept under the target's hash; so is everybody's
+time in on slots, which shows what a canary does to a stable that decodes plainly beside it. Stable's on slots count
+where the canary decoded too (`together`), so that both are seen over the same time.
 
 *First tokens* come as histograms, by bucket. Of them evidence keeps how many requests waited longer than an edge, the
 90th percentile of stable's in the same stratum, which is chosen once, as soon as enough of stable's are known.
@@ -16,7 +17,7 @@ All this lies in one document, the ConfigMap `<name>-evidence`. It is saved befo
 are made from the saved document alone.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -65,7 +66,10 @@ class Boot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmSums:
-    """Slots of one stratum: of a revision in the arm on, of a target hash in the arm off."""
+    """Slots of one stratum: of a revision in the arm on, of a target hash in the arm off.
+
+    BESIDE, of a target hash too, is everybody in its on slots: those who speculate and those who decode beside them.
+    """
 
     policy: int
     of: str
@@ -251,11 +255,13 @@ def _close_slots(evidence: Evidence, scrape: Scrape, present: frozenset[str], le
     return replace(evidence, slots=_by_arm(evidence, due), together=_by_both(evidence, due), slots_until=until)
 
 
-def _by_arm(evidence: Evidence, due: Iterable[Slot]) -> tuple[ArmSums, ...]:
-    """The canary's on slots, and everybody's off slots."""
+def _by_arm(evidence: Evidence, due: Sequence[Slot]) -> tuple[ArmSums, ...]:
+    """The canary's on slots, everybody's off slots, and everybody's on slots."""
     sums = {(held.policy, held.of, held.arm): held.sums for held in evidence.slots}
-    for key, tokens, milliseconds in units(due):
-        if key[2] is Arm.OFF or key[1] == evidence.canary:
+    apart = units(slot for slot in due if slot.arm is not Arm.BESIDE)
+    everybody = units(replace(slot, arm=Arm.BESIDE) for slot in due if slot.arm is not Arm.OFF)
+    for key, tokens, milliseconds in (*apart, *everybody):
+        if key[2] is not Arm.ON or key[1] == evidence.canary:
             sums[key] = sums.get(key, SlotSums()).plus(tokens, milliseconds)
     return tuple(ArmSums(policy=key[0], of=key[1], arm=key[2], sums=sums[key]) for key in sorted(sums))
 

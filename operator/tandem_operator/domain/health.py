@@ -10,7 +10,9 @@ the margin. Too little evidence is Inconclusive and says how much there is and h
 there at all are NoData. Errors and exactness alone may fail before `minRequests`: an e-value needs no minimum, and one
 difference is proof.
 
-Over all checks the worst verdict counts: Fail > ProviderError > NoData > Inconclusive > Pass.
+Over all checks the worst verdict counts: Fail > ProviderError > NoData > Inconclusive > Pass. Where stable does not
+speculate, a drop against it is NotCompared, which neither holds a canary nor helps it: people are served by plain
+decoding, and the floors compare with that.
 """
 
 import math
@@ -23,6 +25,7 @@ from tandem_operator.domain.decision import CheckResult, CheckVerdict
 from tandem_operator.domain.evidence import ENOUGH_FOR_AN_EDGE, Evidence, total_of
 from tandem_operator.domain.intervals import (
     Estimate,
+    PairSums,
     SlotSums,
     combine,
     difference,
@@ -34,6 +37,7 @@ from tandem_operator.domain.intervals import (
 )
 from tandem_operator.domain.samples import Arm, Replayed, Stratum
 from tandem_operator.domain.spec import Analysis, MetricCheck
+from tandem_operator.domain.verdicts import decided, decided_ratio, judge_drop, judge_rise, stated
 
 FEWEST_BUCKETS = 32
 """Below this many filled buckets a variance over buckets is not to be trusted."""
@@ -41,6 +45,10 @@ SPEEDUP_SCALE = 0.2
 """tau of the speed-up's floor, in units of ln: most pairs lie within a fifth of their threshold."""
 WHOLE = 10_000
 """A share of all, in basis points."""
+HARDLY = 0.1
+"""Below this share of rounds with proposals a revision as good as decodes plainly."""
+LONGEST_REASON = 300
+"""Of a check's message, which status cuts at 512."""
 SMALLEST_SCALE = 0.005
 """tau where a drop of nothing at all is allowed."""
 
@@ -50,9 +58,9 @@ class Question:
     """What is asked: the evidence of a canary, under which rules, and which comparisons make sense.
 
     `evidence` is None before the first answer of a gateway; `reachable` is False while gateways do not answer.
-    `target` is the canary's target hash. `shadow`: nobody is served, so that only scored tokens speak. `compares`:
-    stable speculates too, `shares_target`: on the same target pods. `floor_decides`: the canary's part of the batch is
-    large enough for its speed-up to stand on its own.
+    `target` is the canary's target hash. `shadow`: nobody is served, so that only scored tokens speak. `silence` is why
+    stable does not speculate, empty where it does; `shares_target`: both are on the same target pods. `floor_decides`:
+    the canary's part of the batch is large enough for its speed-up to stand on its own.
     """
 
     analysis: Analysis
@@ -61,7 +69,7 @@ class Question:
     reachable: bool = True
     speculates: bool = True
     shadow: bool = False
-    compares: bool = True
+    silence: str = ""
     shares_target: bool = True
     floor_decides: bool = True
 
@@ -111,7 +119,7 @@ def _answer(check: Check, question: Question) -> CheckResult:
     if question.evidence is None:
         return CheckResult(name=check.name, verdict=CheckVerdict.NO_DATA, message="no gateway has answered yet")
     result = check.judge(question, question.evidence)
-    if question.reachable or result.verdict is CheckVerdict.FAIL:
+    if question.reachable or result.verdict in (CheckVerdict.FAIL, CheckVerdict.NOT_COMPARED):
         return result
     since = f"no gateway answers; the evidence is of {question.evidence.at:%H:%M:%S} UTC"
     return replace(result, verdict=CheckVerdict.PROVIDER_ERROR, message=since)
@@ -129,43 +137,35 @@ def _acceptance_floor(question: Question, evidence: Evidence) -> CheckResult:
     )
     estimate = combine(known.canary.values())
     if known.missing:
-        return _with(draft, CheckVerdict.NO_DATA, known.missing)
+        return stated(draft, CheckVerdict.NO_DATA, known.missing)
     if known.short or estimate is None:
-        return _with(draft, CheckVerdict.INCONCLUSIVE, known.short or known.unfilled, value=known.pooled)
+        return stated(draft, CheckVerdict.INCONCLUSIVE, known.short or known.unfilled, value=known.pooled)
     h = half_width(estimate, known.scale, question.alpha)
     if estimate.value + h < floor:
-        return _decided(draft, CheckVerdict.FAIL, estimate, h, "the whole interval lies below the floor")
+        return decided(draft, CheckVerdict.FAIL, estimate, h, "the whole interval lies below the floor")
     if estimate.value - h >= floor:
-        return _decided(draft, CheckVerdict.PASS, estimate, h, "the whole interval lies above the floor")
-    return _decided(
+        return decided(draft, CheckVerdict.PASS, estimate, h, "the whole interval lies above the floor")
+    return decided(
         draft, CheckVerdict.INCONCLUSIVE, estimate, h, "the interval contains the floor; more requests narrow it"
     )
 
 
 def _acceptance_drop(question: Question, evidence: Evidence) -> CheckResult:
     """The canary's acceptance less stable's of the same strata; a drop beyond the margin fails."""
+    if question.silence:
+        return _not_compared("acceptanceDrop", question)
     margin = question.analysis.acceptance.max_drop_basis_points / 10_000
     known = _Accepted(question, evidence)
     draft = CheckResult(
         name="acceptanceDrop", verdict=CheckVerdict.NO_DATA, threshold=f"> {-margin:.3f}", samples=known.both_samples
     )
     if known.missing or known.missing_stable:
-        return _with(draft, CheckVerdict.NO_DATA, known.missing or known.missing_stable)
+        return stated(draft, CheckVerdict.NO_DATA, known.missing or known.missing_stable)
     shared = known.canary.keys() & known.stable.keys()
     estimate = combine(difference(known.canary[policy], known.stable[policy]) for policy in sorted(shared))
     if known.short or known.short_stable or estimate is None:
-        return _with(draft, CheckVerdict.INCONCLUSIVE, known.short or known.short_stable or known.unfilled)
-    return _judge_drop(draft, estimate, margin, half_width(estimate, known.scale, question.alpha))
-
-
-def _judge_drop(draft: CheckResult, estimate: Estimate, margin: float, h: float) -> CheckResult:
-    if estimate.value + h < 0 and estimate.value - h <= -margin:
-        return _decided(
-            draft, CheckVerdict.FAIL, estimate, h, "worse than stable, and by the margin as far as is known"
-        )
-    if estimate.value - h > -margin:
-        return _decided(draft, CheckVerdict.PASS, estimate, h, "not worse than stable by the margin")
-    return _decided(draft, CheckVerdict.INCONCLUSIVE, estimate, h, "the interval is still too wide for the margin")
+        return stated(draft, CheckVerdict.INCONCLUSIVE, known.short or known.short_stable or known.unfilled)
+    return judge_drop(draft, estimate, margin, half_width(estimate, known.scale, question.alpha))
 
 
 class _Accepted:
@@ -184,19 +184,33 @@ class _Accepted:
         self.samples = f"{examined} scored tokens" if question.shadow else f"{requests} requests"
         self.both_samples = f"{self.samples}, stable {stable_requests} requests"
         what = "shadow" if question.shadow else "acceptance"
-        self.missing = "" if examined else f"the gateways hold no {what} sums of revision {evidence.canary} yet"
+        idle = "" if question.shadow else _idle(canary.values())
+        self.missing = "" if examined else f"the gateways hold no {what} sums of revision {evidence.canary} yet{idle}"
         self.missing_stable = (
             "" if _sums(stable.values(), _accepted)[1] else f"no acceptance sums of revision {evidence.stable} yet"
         )
-        self.short = "" if question.shadow else self._short(requests, evidence.canary)
+        self.short = "" if question.shadow else self._short(requests, evidence.canary, idle)
         self.short_stable = "" if question.shadow else self._short(stable_requests, evidence.stable)
         self.unfilled = (
             f"too few requests under any one policy: they fall into buckets, and {FEWEST_BUCKETS} must be filled"
         )
 
-    def _short(self, requests: int, revision: str) -> str:
+    def _short(self, requests: int, revision: str, idle: str = "") -> str:
         needed = self._question.analysis.min_requests
-        return "" if requests >= needed else f"revision {revision} has {requests} of the {needed} requests it needs"
+        has = f"revision {revision} has {requests} of the {needed} requests it needs"
+        return "" if requests >= needed else f"{has}{idle}"
+
+
+def _idle(strata: Iterable[Stratum]) -> str:
+    """That a revision proposes so little that one may wait in vain: its runtime sees no gain, or it may not."""
+    total = total_of(strata)
+    if total is None or not _hardly_proposes(total):
+        return ""
+    return f"; nothing was proposed in {1 - total.speculating / total.rounds:.0%} of its {total.rounds} rounds"
+
+
+def _hardly_proposes(stratum: Stratum) -> bool:
+    return stratum.speculating < HARDLY * stratum.rounds
 
 
 def _by_policy(
@@ -240,24 +254,26 @@ def _speedup_floor(question: Question, evidence: Evidence) -> CheckResult:
     estimate = faster(off, on)
     fewest = question.analysis.min_slots
     if not on and not off:
-        return _with(draft, CheckVerdict.NO_DATA, "the gateways hold no closed slots of this canary yet")
+        return stated(draft, CheckVerdict.NO_DATA, "the gateways hold no closed slots of this canary yet")
     if estimate is None or min(_count(on), _count(off)) < fewest:
         return _too_few_slots(draft, estimate, f"needs {fewest} slots of each side within one policy")
     h = half_width(estimate, SPEEDUP_SCALE, question.alpha)
     if estimate.value + h < math.log(floor):
-        return _decided_ratio(draft, CheckVerdict.FAIL, estimate, h, "the whole interval lies below the floor")
+        return decided_ratio(draft, CheckVerdict.FAIL, estimate, h, "the whole interval lies below the floor")
     if estimate.value - h >= math.log(floor):
-        return _decided_ratio(draft, CheckVerdict.PASS, estimate, h, "the whole interval lies above the floor")
-    return _decided_ratio(
+        return decided_ratio(draft, CheckVerdict.PASS, estimate, h, "the whole interval lies above the floor")
+    return decided_ratio(
         draft, CheckVerdict.INCONCLUSIVE, estimate, h, "the interval contains the floor; wait for slots"
     )
 
 
 def _speedup_drop(question: Question, evidence: Evidence) -> CheckResult:
     """Stable's time per token over the canary's, in on slots in which both decoded on the target pods they share."""
-    drop = question.analysis.speedup.max_drop_basis_points / 10_000
-    margin = max(-math.log(1 - drop), SMALLEST_SCALE)
-    count = sum(held.sums.count for held in evidence.together)
+    if question.silence:
+        return _slowdown(question, evidence)
+    drop, margin = _speed_margin(question)
+    slots = _spoken(evidence)
+    count = sum(held.count for held in slots)
     draft = CheckResult(
         name="speedupDrop",
         verdict=CheckVerdict.NO_DATA,
@@ -265,15 +281,59 @@ def _speedup_drop(question: Question, evidence: Evidence) -> CheckResult:
         samples=f"{count} slots of both",
     )
     if not count:
-        return _with(
+        return stated(
             draft, CheckVerdict.NO_DATA, "the gateways hold no closed slots in which both revisions decoded yet"
         )
-    estimate = faster_together(held.sums for held in evidence.together)
+    estimate = faster_together(slots)
     if estimate is None or count < question.analysis.min_slots:
         return _too_few_slots(draft, estimate, f"needs {question.analysis.min_slots} slots in which both decoded")
     h = half_width(estimate, margin, question.alpha)
-    result = _judge_drop(draft, estimate, margin, h)
-    return _decided_ratio(draft, result.verdict, estimate, h, result.message)
+    result = judge_drop(draft, estimate, margin, h)
+    return decided_ratio(draft, result.verdict, estimate, h, result.message)
+
+
+def _speed_margin(question: Question) -> tuple[float, float]:
+    """The drop that is allowed, as a share and as a logarithm."""
+    drop = question.analysis.speedup.max_drop_basis_points / 10_000
+    return drop, max(-math.log(1 - drop), SMALLEST_SCALE)
+
+
+def _slowdown(question: Question, evidence: Evidence) -> CheckResult:
+    """Time per token of everybody on the shared target pods, in off slots over that in on slots.
+
+    A silent stable decodes plainly, and its rows wait for the canary's. With half of the traffic, 2 tokens for 2.5
+    times the work of a plain row read 2 / 1.75 = 1.14 for the canary alone, and 1.5 / 1.75 = .86 for all: at full
+    share it would be .8. Both kinds of drop fail on one side of a symmetric interval, so together they keep to alpha.
+    """
+    if not question.floor_decides:
+        return _not_compared("speedupDrop", question)
+    drop, margin = _speed_margin(question)
+    served, everybody = evidence.arm(evidence.canary, Arm.ON).keys(), evidence.arm(question.target, Arm.BESIDE)
+    on = {policy: everybody[policy] for policy in everybody.keys() & served & _silent_policies(evidence)}
+    off = {policy: sums for policy, sums in evidence.arm(question.target, Arm.OFF).items() if policy in on}
+    draft = CheckResult(
+        name="speedupDrop",
+        verdict=CheckVerdict.NO_DATA,
+        threshold=f"> {1 - drop:.3f} of plain decoding",
+        samples=_slots(on, off, "on", "off"),
+    )
+    estimate, fewest = faster(off, on), question.analysis.min_slots
+    if estimate is None or min(_count(on), _count(off)) < fewest:
+        return _too_few_slots(draft, estimate, f"needs {fewest} slots of each side of all decoding on the target pods")
+    h = half_width(estimate, margin, question.alpha)
+    result = judge_drop(draft, estimate, margin, h)
+    words = f"stable decodes plainly ({question.silence[:LONGEST_REASON]}); all decoding on the target pods"
+    return decided_ratio(draft, result.verdict, estimate, h, f"{words}: {result.message}")
+
+
+def _spoken(evidence: Evidence) -> list[PairSums]:
+    """The slots of strata in which stable spoke too: plain rows that wait for a canary's rows make it look fast."""
+    silent = _silent_policies(evidence)
+    return [held.sums for held in evidence.together if held.policy not in silent]
+
+
+def _silent_policies(evidence: Evidence) -> set[int]:
+    return {policy for policy, held in evidence.strata(evidence.stable).items() if _hardly_proposes(held)}
 
 
 def _count(strata: Mapping[int, SlotSums]) -> int:
@@ -286,7 +346,7 @@ def _slots(left: Mapping[int, SlotSums], right: Mapping[int, SlotSums], one: str
 
 def _too_few_slots(draft: CheckResult, estimate: Estimate | None, needs: str) -> CheckResult:
     value = "" if estimate is None else f"{math.exp(estimate.value):.3f}"
-    return _with(draft, CheckVerdict.INCONCLUSIVE, f"{needs}, and has {draft.samples}", value=value)
+    return stated(draft, CheckVerdict.INCONCLUSIVE, f"{needs}, and has {draft.samples}", value=value)
 
 
 # Errors
@@ -299,21 +359,21 @@ def _errors(question: Question, evidence: Evidence) -> CheckResult:
     stable = total_of(evidence.strata(evidence.stable).values())
     draft = CheckResult(name="errors", verdict=CheckVerdict.NO_DATA, threshold=f"<= {allowed:.4f} more than stable")
     if canary is None or stable is None or not canary.requests or not stable.requests:
-        return _with(draft, CheckVerdict.NO_DATA, "no requests of both revisions within one policy yet")
+        return stated(draft, CheckVerdict.NO_DATA, "no requests of both revisions within one policy yet")
     more = canary.errors / canary.requests - stable.errors / stable.requests
     e_value = log_e_value(evidence.errors)
     samples = f"{canary.errors}/{canary.requests} against {stable.errors}/{stable.requests} requests"
     shown = replace(draft, value=f"{more:.4f}", samples=samples)
     needed = question.analysis.min_requests
     if more > allowed and e_value >= math.log(1 / question.alpha):
-        return _with(shown, CheckVerdict.FAIL, f"more errors than chance allows: E = {_grand(e_value)}")
+        return stated(shown, CheckVerdict.FAIL, f"more errors than chance allows: E = {_grand(e_value)}")
     if min(canary.requests, stable.requests) < needed:
-        return _with(shown, CheckVerdict.INCONCLUSIVE, f"{samples}; each needs {needed} requests")
+        return stated(shown, CheckVerdict.INCONCLUSIVE, f"{samples}; each needs {needed} requests")
     if more > allowed:
-        return _with(
+        return stated(
             shown, CheckVerdict.INCONCLUSIVE, f"more than allowed, but chance may do it: E = {_grand(e_value)}"
         )
-    return _with(shown, CheckVerdict.PASS, f"within what is allowed: E = {_grand(e_value)}")
+    return stated(shown, CheckVerdict.PASS, f"within what is allowed: E = {_grand(e_value)}")
 
 
 def _grand(log_value: float) -> str:
@@ -337,19 +397,15 @@ def _first_token(question: Question, evidence: Evidence) -> CheckResult:
     )
     if not all(counts):
         words = f"needs {ENOUGH_FOR_AN_EDGE} timed requests of stable within one policy, and some of the canary"
-        return _with(draft, CheckVerdict.NO_DATA, words)
+        return stated(draft, CheckVerdict.NO_DATA, words)
     slow, usual = _by_policy(canary, _waits), _by_policy(stable, _waits)
     estimate = combine(difference(slow[policy], usual[policy]) for policy in sorted(slow.keys() & usual.keys()))
     needed = question.analysis.min_requests
     if min(counts) < needed or estimate is None:
-        return _with(draft, CheckVerdict.INCONCLUSIVE, f"each revision needs {needed} timed requests, over the buckets")
-    return _judge_rise(draft, estimate, margin, half_width(estimate, max(margin, SMALLEST_SCALE), question.alpha))
-
-
-def _judge_rise(draft: CheckResult, estimate: Estimate, margin: float, h: float) -> CheckResult:
-    """What is bad when it rises, judged as what is bad when it drops."""
-    mirrored = _judge_drop(draft, replace(estimate, value=-estimate.value), margin, h)
-    return _decided(draft, mirrored.verdict, estimate, h, mirrored.message)
+        return stated(
+            draft, CheckVerdict.INCONCLUSIVE, f"each revision needs {needed} timed requests, over the buckets"
+        )
+    return judge_rise(draft, estimate, margin, half_width(estimate, max(margin, SMALLEST_SCALE), question.alpha))
 
 
 def _waits(stratum: Stratum) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -388,41 +444,25 @@ def _exactness(question: Question, _: Evidence) -> CheckResult:
     )
     if not replayed.different:
         return draft
-    return _with(draft, CheckVerdict.FAIL, "speculation changed an answer; the gateway's log has its position")
+    return stated(draft, CheckVerdict.FAIL, "speculation changed an answer; the gateway's log has its position")
 
 
-# Wording
+# Nothing to compare with
 
 
-def _with(draft: CheckResult, verdict: CheckVerdict, message: str, *, value: str = "") -> CheckResult:
-    return replace(draft, verdict=verdict, message=message, value=value or draft.value)
-
-
-def _decided(draft: CheckResult, verdict: CheckVerdict, estimate: Estimate, h: float, message: str) -> CheckResult:
-    return _with_interval(draft, verdict, (estimate.value, estimate.value - h, estimate.value + h), message)
-
-
-def _decided_ratio(
-    draft: CheckResult, verdict: CheckVerdict, estimate: Estimate, h: float, message: str
-) -> CheckResult:
-    """As `_decided`, for an estimate that is a logarithm."""
-    numbers = (estimate.value, estimate.value - h, estimate.value + h)
-    return _with_interval(draft, verdict, tuple(map(math.exp, numbers)), message)
-
-
-def _with_interval(draft: CheckResult, verdict: CheckVerdict, numbers: tuple[float, ...], message: str) -> CheckResult:
-    """The result with its bounds, where there are any: so few units may say nothing of their own spread."""
-    value, low, high = (f"{number:.3f}" if math.isfinite(number) else "" for number in numbers)
-    return replace(draft, verdict=verdict, value=value, low=low if high else "", high=high, message=message)
+def _not_compared(name: str, question: Question) -> CheckResult:
+    words = f"stable does not speculate ({question.silence[:LONGEST_REASON]}), so there is nothing to lose against it"
+    decides = "its acceptance floor decides" if question.shadow else "the floors and plain decoding in off slots decide"
+    return CheckResult(name=name, verdict=CheckVerdict.NOT_COMPARED, message=f"{words}; {decides}")
 
 
 CHECKS: tuple[Check, ...] = (
     Check("acceptance", lambda asked: asked.speculates, _acceptance_floor),
-    Check("acceptanceDrop", lambda asked: asked.speculates and asked.compares, _acceptance_drop),
+    Check("acceptanceDrop", lambda asked: asked.speculates, _acceptance_drop),
     Check("speedup", lambda asked: asked.speculates and asked.floor_decides and not asked.shadow, _speedup_floor),
     Check(
         "speedupDrop",
-        lambda asked: asked.speculates and asked.compares and asked.shares_target and not asked.shadow,
+        lambda asked: asked.speculates and asked.shares_target and not asked.shadow,
         _speedup_drop,
     ),
     Check("errors", lambda asked: not asked.shadow, _errors),

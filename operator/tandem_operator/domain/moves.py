@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from tandem_operator.domain import record, rollout
 from tandem_operator.domain.decision import CheckResult
+from tandem_operator.domain.nested import text
 from tandem_operator.domain.observed import (
     ANNOTATION_MADE_STABLE_BY,
     ANNOTATION_REASON,
@@ -19,8 +20,9 @@ from tandem_operator.domain.observed import (
     GROUP,
     MadeStableBy,
     RevisionVerdict,
+    StoredRevision,
 )
-from tandem_operator.domain.progress import RolledBack, Surge
+from tandem_operator.domain.progress import RolledBack, Stage, Surge
 from tandem_operator.domain.revision import Revision
 from tandem_operator.domain.rollout import Entry, Signal
 from tandem_operator.domain.situation import Course, Situation
@@ -84,7 +86,10 @@ def take_back(at: Situation, course: Course, to: str, *, by: MadeStableBy, endin
 
 
 def point(at: Situation, course: Course, revision: str, *, by: MadeStableBy, note: str) -> Course:
-    """Makes a revision the stable one: one write of annotations. The next look sees it and ends the stage."""
+    """Makes a revision the stable one: one write of annotations. The next look sees it, ends the stage and tells it.
+
+    Nothing in progress remembers this move, so one that fails is made again; told here, it would be told again too.
+    """
     annotations = {
         ANNOTATION_STABLE_SINCE: record.dump_moment(at.seen.now),
         ANNOTATION_MADE_STABLE_BY: str(by),
@@ -94,15 +99,42 @@ def point(at: Situation, course: Course, revision: str, *, by: MadeStableBy, not
     if by is MadeStableBy.PROMOTION:
         annotations[ANNOTATION_RECORD] = _story(at, revision, course.checks, reason="Promoted", note=note)
     why = f"revision {revision} is now the stable one ({note})"
-    return course.mark(revision, annotations, why).say(_POINTED[by], _short(f"revision {revision}: {note}"))
+    return course.mark(revision, annotations, why)
 
 
-_POINTED: Mapping[MadeStableBy, str] = {
-    MadeStableBy.FIRST_ROLLOUT: "Installed",
-    MadeStableBy.PROMOTION: "Promoted",
-    MadeStableBy.ROLLBACK: "RolledBack",
-    MadeStableBy.ALERT: "RolledBack",
+def arrive(at: Situation, course: Course, stable: StoredRevision) -> Course:
+    """The pointer is where the stage wanted it: the stage ends. A lost status has no stage that wanted anything."""
+    moved = course.progress.rollout
+    ended = send(at, course, Signal.POINTER_MOVED)
+    if moved.revision != stable.name or moved.stage not in _ARRIVED or ended.progress.rollout == moved:
+        return ended
+    return ended.say(_ARRIVED[moved.stage], _short(f"revision {stable.name}: {_why_stable(course, stable)}"))
+
+
+_ARRIVED: Mapping[Stage, str] = {
+    Stage.INSTALLING: "Installed",
+    Stage.COMPLETING: "Promoted",
+    Stage.RETURNING: "RolledBack",
 }
+
+
+def _why_stable(course: Course, stable: StoredRevision) -> str:
+    last = course.progress.rolled_back
+    match course.progress.rollout.stage:
+        case Stage.COMPLETING:
+            return text(stable.record, "note")
+        case Stage.RETURNING:
+            return brought_back(last)
+        case _:
+            return ANSWERS
+
+
+ANSWERS = "target and gateway answer"
+
+
+def brought_back(last: RolledBack | None) -> str:
+    """Why a revision serves again."""
+    return "brought back" if last is None else f"brought back: {last.reason}: {last.note}"
 
 
 def _taken_back(at: Situation, revision: str, ending: Ending) -> RolledBack:

@@ -94,7 +94,8 @@ class Breaker:
 
     `first_policy` is the number of the first policy of this state: sums from before it belong to another.
     `failed_returns` doubles the cool-down, `flips` are the moments at which it was disabled within the last day.
-    `draft_seen`: a draft pod of the revision was ready once; `draft_missing_since` is when the last one was lost.
+    `draft_seen`: a draft pod of the revision was ready once; `draft_ready_since` is since when one has been ready
+    without a break, `draft_missing_since` when the last one was lost.
     `note` has the last turn's numbers.
     """
 
@@ -107,6 +108,7 @@ class Breaker:
     next_try_at: Moment | None = None
     flips: tuple[Moment, ...] = ()
     draft_seen: bool = False
+    draft_ready_since: Moment | None = None
     draft_missing_since: Moment | None = None
     commanded_off: bool = False
     note: str = ""

@@ -28,10 +28,11 @@ NO_BUCKETS: Row = (0,) * BUCKETS
 
 
 class Arm(StrEnum):
-    """`ON`: speculation allowed; `OFF`: K = 0 for everybody on that pod."""
+    """`ON`: speculation allowed; `OFF`: K = 0 for everybody on that pod; `BESIDE`: not allowed where others may."""
 
     ON = "on"
     OFF = "off"
+    BESIDE = "beside"
 
 
 @dataclass(frozen=True, slots=True)

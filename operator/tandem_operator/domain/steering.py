@@ -10,10 +10,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from tandem_operator.domain import alerts, commands, evidence, gates, health, rollout, undo
+from tandem_operator.domain import alerts, commands, gates, health, rollout, undo
 from tandem_operator.domain.commands import Command, CommandKind
 from tandem_operator.domain.decision import CheckResult, CheckVerdict, GateResult, GateVerdict
-from tandem_operator.domain.moves import Ending, end_canary, point, send, take_back
+from tandem_operator.domain.judgement import judge
+from tandem_operator.domain.moves import (
+    ANSWERS,
+    Ending,
+    arrive,
+    brought_back,
+    end_canary,
+    point,
+    send,
+    take_back,
+)
 from tandem_operator.domain.observed import ANNOTATION_REASON, ANNOTATION_VERDICT, MadeStableBy, Pod, RevisionVerdict
 from tandem_operator.domain.progress import (
     AlertAction,
@@ -27,11 +37,7 @@ from tandem_operator.domain.progress import (
 from tandem_operator.domain.revision import Role
 from tandem_operator.domain.rollout import Signal
 from tandem_operator.domain.situation import Course, Situation
-from tandem_operator.domain.spec import CanaryStep, OnInconclusive, SpeculationMode
-
-FLOOR_DECIDES_FROM_PERCENT = 50
-"""Below this share the batch is mostly stable's, and so is its speed."""
-
+from tandem_operator.domain.spec import CanaryStep, OnInconclusive
 
 # Where the last look left off
 
@@ -41,7 +47,7 @@ def settle(at: Situation, course: Course) -> Course:
     moved = course.progress.rollout
     arrived = moved.stage is Stage.INSTALLING or moved.revision == at.stable_name
     if at.stable is not None and arrived:
-        course = send(at, course, Signal.POINTER_MOVED)
+        course = arrive(at, course, at.stable)
     if moved.stage is Stage.COMPLETING and arrived:
         course = replace(course, progress=replace(course.progress, rolled_back=None))
     return _mark_again(at, course)
@@ -123,6 +129,10 @@ def _obey_promote(at: Situation, course: Course, command: Command) -> Course:
 def _obey_policy_undo(at: Situation, course: Course, command: Command) -> Course:
     if command.revision != at.stable_name or (command.value and not command.value.isdecimal()):
         return _ignore(course, command, f"wanted @{at.stable_name}#NONCE or NUMBER@{at.stable_name}#NONCE")
+    if not command.value and undo.has_changed(at, course):
+        # Does it mean the edit, or what the edit replaced? A wrong guess would bring back what is being mended.
+        why = f"spec.speculation was edited at the same moment, and that counts; NUMBER@{at.stable_name}#NONCE is plain"
+        return _ignore(course, command, why)
     to = int(command.value) if command.value else None
     undone = undo.undo(at, course, "by command", to=to)
     return undone or _ignore(course, command, "no such earlier settings of speculation are known")
@@ -187,6 +197,7 @@ def _standing(at: Situation, progress: Progress) -> alerts.Standing:
         canary=progress.rollout.revision if trial else "",
         canary_since=progress.rollout.started_at if trial else None,
         policy_since=undo.undoable_since(progress),
+        policies_over=undo.replaced(progress),
         returning=progress.rollout.stage is Stage.RETURNING,
         answered=progress.alerts,
     )
@@ -283,10 +294,13 @@ def _late(at: Situation, course: Course) -> Ending:
         words = gates.capacity(canary_pods(at, moved.revision)).message
         return Ending(reason="NoCapacity", note=f"no room {within}: {words}")
     if moved.stage is Stage.STEPPING:
-        missing = [check for check in _judge(at, course).checks if check.verdict is not CheckVerdict.PASS]
+        missing = [check for check in judge(at, course).checks if check.verdict not in _STANDS_IN_NO_WAY]
         words = "; ".join(f"{check.name}: {check.message}" for check in missing) or "the hold was not over"
         return Ending(reason="Inconclusive", note=f"not decided {within}: {words}")
     return Ending(reason="NotReadyInTime", note=f"its pods were not ready {within}")
+
+
+_STANDS_IN_NO_WAY = (CheckVerdict.PASS, CheckVerdict.NOT_COMPARED)
 
 
 def mind_gates(at: Situation, course: Course) -> Course:
@@ -341,7 +355,7 @@ def analyse(at: Situation, course: Course) -> Course:
     moved = course.progress.rollout
     if not rollout.on_trial(moved):
         return course
-    judged = _judge(at, course)
+    judged = judge(at, course)
     verdict = health.worst(judged.checks)
     if verdict is CheckVerdict.FAIL:
         return end_canary(at, judged, _failed(judged))
@@ -366,6 +380,13 @@ def _numbers(check: CheckResult) -> str:
     return f"{check.name} {check.value}{interval}, wanted {check.threshold}, {check.samples}"
 
 
+def _passed(course: Course) -> str:
+    """The checks with their values; what was not compared is named, so that nobody takes it for passed."""
+    open_ones = (CheckVerdict.NOT_COMPARED,)
+    told = [(check.name, str(check.verdict) if check.verdict in open_ones else check.value) for check in course.checks]
+    return ", ".join(f"{name} {words}" for name, words in told if words) or "no numbers yet"
+
+
 def hold_end(at: Situation, course: Course) -> datetime | None:
     """When the hold of the present step is over; None outside a step."""
     moved = course.progress.rollout
@@ -381,64 +402,11 @@ def hold_is_over(at: Situation, course: Course) -> bool:
 
 def _pass_step(at: Situation, course: Course, step: CanaryStep) -> Course:
     moved = course.progress.rollout
-    numbers = ", ".join(f"{check.name} {check.value}" for check in course.checks if check.value) or "no numbers yet"
-    course = course.say("CanaryStep", f"revision {moved.revision} passed {step.percent} %: {numbers}")
+    course = course.say("CanaryStep", f"revision {moved.revision} passed {step.percent} %: {_passed(course)}")
     if step.pause:
         return send(at, course, Signal.PASSED_AND_WAITS)
     last = rollout.is_last(moved, at.spec.canary)
     return send(at, course, Signal.PASSED_ALL if last else Signal.PASSED)
-
-
-def _judge(at: Situation, course: Course) -> Course:
-    """The checks on the evidence with what is new, which is looked at once per interval and saved when it moved."""
-    if course.checks or (course.progress.rollout.stage is Stage.PREPARING and not course.progress.rollout.step):
-        return course
-    kept, weighed = weigh(at, course)
-    checks = health.assess(_question(at, course, weighed))
-    save = weighed is not None and (kept is None or not evidence.same_sums(kept, weighed))
-    return replace(course, checks=checks, weighed=weighed, save=save)
-
-
-def weigh(at: Situation, course: Course) -> tuple[evidence.Evidence | None, evidence.Evidence | None]:
-    """The saved evidence of this canary, and the same with what the gateways say now; None before the first answer."""
-    moved, interval = course.progress.rollout, at.spec.canary.analysis.interval_seconds
-    kept = evidence.read(at.seen.config_text("evidence", "evidence.json"))
-    if kept is not None and (kept.canary, kept.stable, kept.since) != (
-        moved.revision,
-        at.stable_name,
-        moved.first_policy,
-    ):
-        kept = None
-    scrape = at.seen.scrape
-    if scrape is None or not scrape.documents or not evidence.is_due(kept, at.seen.now, interval_seconds=interval):
-        return kept, kept
-    started = moved.started_at or at.seen.now
-    start = kept or evidence.begin(moved.revision, at.stable_name, since=moved.first_policy, now=started)
-    gateways = [pod.name for pod in at.seen.of_role(Role.GATEWAY)]
-    slot_seconds = at.spec.speculation.control.slot_seconds
-    return kept, evidence.add(start, scrape, gateways=gateways, slot_seconds=slot_seconds, readings=at.seen.readings)
-
-
-def _question(at: Situation, course: Course, weighed: evidence.Evidence | None) -> health.Question:
-    moved, spec = course.progress.rollout, at.spec
-    pair, stable, step = at.pair(moved.revision), at.stable, rollout.step_of(moved, spec.canary)
-    shares_target = moved.surge is Surge.SHARED_TARGET
-    looks_up, mode = spec.draft.looks_up, spec.speculation.mode
-    can_speculate = pair is not None and (pair.draft is not None or looks_up) and mode is not SpeculationMode.OFF
-    stable_speculates = stable is not None and (stable.pair.draft is not None or looks_up)
-    last = rollout.is_last(moved, spec.canary)
-    return health.Question(
-        analysis=spec.canary.analysis,
-        evidence=weighed,
-        target="" if pair is None else pair.target,
-        reachable=bool(at.seen.documents),
-        speculates=can_speculate and (shares_target or not step.shadow),
-        shadow=step.shadow,
-        compares=stable_speculates
-        and course.progress.breaker.state in (SpeculationState.ACTIVE, SpeculationState.PROBING),
-        shares_target=shares_target,
-        floor_decides=last or not shares_target or step.percent >= FLOOR_DECIDES_FROM_PERCENT,
-    )
 
 
 # Readiness
@@ -449,18 +417,13 @@ def go_on(at: Situation, course: Course) -> Course:
     moved = course.progress.rollout
     match moved.stage:
         case Stage.INSTALLING if installed(at, moved.revision):
-            note = "target and gateway answer"
-            return point(at, course, moved.revision, by=MadeStableBy.FIRST_ROLLOUT, note=note)
+            return point(at, course, moved.revision, by=MadeStableBy.FIRST_ROLLOUT, note=ANSWERS)
         case Stage.PREPARING if not at.spec.paused and pods_are_there(at, course):
             return send(at, course, Signal.READY)
         case Stage.COMPLETING if not at.spec.paused and pods_are_there(at, course):
-            note = (
-                ", ".join(f"{check.name} {check.value}" for check in course.checks if check.value) or "all steps passed"
-            )
-            return point(at, course, moved.revision, by=MadeStableBy.PROMOTION, note=note)
+            return point(at, course, moved.revision, by=MadeStableBy.PROMOTION, note=_passed(course))
         case Stage.RETURNING if is_warm(at, moved.revision):
-            last = course.progress.rolled_back
-            note = "brought back" if last is None else f"brought back: {last.reason}: {last.note}"
+            note = brought_back(course.progress.rolled_back)
             return point(at, course, moved.revision, by=MadeStableBy(moved.returning_for), note=note)
         case _:
             return course

@@ -57,3 +57,16 @@ def undo(at: Situation, course: Course, note: str, *, to: int | None = None) -> 
 def undoable_since(held: Progress) -> datetime | None:
     """When the settings in force came; None where they are the first known, or an overlay."""
     return held.policies[0].at if len(held.policies) > 1 and held.undone is None else None
+
+
+def replaced(held: Progress) -> tuple[tuple[datetime, datetime], ...]:
+    """From when to when each known change was in force that is so no more; the oldest known settings are no change."""
+    began = [change.at for change in held.policies]
+    ended = [None if held.undone is None else held.undone.at, *began]
+    return tuple((since, until) for since, until in zip(began[:-1], ended, strict=False) if until is not None)
+
+
+def has_changed(at: Situation, course: Course) -> bool:
+    """Whether this very look found new settings in the spec."""
+    before = at.seen.progress.policies
+    return bool(before) and before != course.progress.policies

@@ -26,7 +26,6 @@ as the covariance of a session's past surprise with its next: where sessions are
 Failures expected of n examined positions: n (1 - s_n^(1/n)), as if all n were alike.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import copysign, exp, log
@@ -160,7 +159,7 @@ class Acceptance:
         survivals = self.survivals(positions)
         return [after / before if before else 0.0 for before, after in zip((1.0, *survivals), survivals, strict=False)]
 
-    def observed(self, credits: Sequence[float], own: Own) -> tuple["Acceptance", Own]:
+    def observed(self, credits: tuple[float, ...], own: Own) -> tuple["Acceptance", Own]:
         """After a round of a session with that record: the credits of the positions that were examined because all
         before them were accepted. Also what the record is then."""
         if not credits:
@@ -168,7 +167,7 @@ class Acceptance:
         tokens = len(credits)
         expected = self.conditionals(tokens)
         surprise = Surprise(tokens, tokens - sum(credits), tokens - sum(expected))
-        chances, haunts = self._believed([1.0] * tokens, credits, self.shape)
+        chances, haunts = _believed(self.chances, self.haunts, _likelihood(self.shape, 1.0, credits), tokens)
         tilts = _tilted(self.tilts, credits, expected)
         shape = tuple([round(tilt / GRAIN) for tilt in tilts])
         return Acceptance(chances, haunts, tilts, shape, self.kin.told(own, surprise)), own.told(surprise)
@@ -176,40 +175,36 @@ class Acceptance:
     def heard(self, *, matched: int, examined: int) -> "Acceptance":
         """After `examined` first guesses, of which `matched` would have been accepted, evenly among them as far as is
         told: so a level that jumped meanwhile is not believed to have done so after the last."""
+        if not examined:
+            return self
         pieces = min(-(-examined // PIECE), MOST_PIECES)
-        belief = self
+        likelihood = _likelihood(self.shape[:1], examined / pieces, (matched / pieces,))
+        chances, haunts = self.chances, self.haunts
         for _ in range(pieces):
-            chances, haunts = belief._believed([examined / pieces], [matched / pieces], self.shape[:1])
-            belief = replace(belief, chances=chances, haunts=haunts)
-        return belief
+            chances, haunts = _believed(chances, haunts, likelihood, round(examined / pieces))
+        return replace(self, chances=chances, haunts=haunts)
 
     def loosened(self) -> "Acceptance":
         """The same belief with a part of it held open: nothing was heard for long, and a level may have jumped."""
         return replace(self, chances=(1 - OPEN) * self.chances + OPEN / len(PACES) * self.haunts)
 
-    def _believed(
-        self, examined: Sequence[float], credited: Sequence[float], shape: tuple[int, ...]
-    ) -> tuple[Array, Array]:
-        """Chances and haunts after as many tokens: by position, how often it was examined and what it was credited
-        with, which is all that the likelihood depends on."""
-        counts = np.array([*examined, *credited])
-        likelihoods: Array = counts.dot(_evidence(shape, len(examined)))
-        likelihoods -= likelihoods.max()
-        chances = np.exp(likelihoods, out=likelihoods)
-        chances *= self.chances
-        chances /= chances.dot(_ONES)
-        tokens = min(max(round(sum(examined)), 1), LONGEST_STEP)
-        moved: Array = _moves(tokens).dot(chances)
-        jumped = moved[_SIZE : 2 * _SIZE]
-        jumped *= self.haunts
-        jumped += moved[:_SIZE]
-        haunts = CLIMATE_KEPT**tokens * self.haunts
-        haunts += moved[2 * _SIZE :]
-        return jumped, haunts
-
 
 UNKNOWN: Final = Acceptance(np.tile(_PRIOR / len(PACES), len(PACES)))
 """Before anything was examined."""
+
+
+def _believed(chances: Array, haunts: Array, likelihood: Array, tokens: int) -> tuple[Array, Array]:
+    """Chances and haunts after so many tokens, which were that likely in each state."""
+    step = min(tokens, LONGEST_STEP)
+    seen: Array = likelihood * chances
+    seen /= float(seen.dot(_ONES))  # dividing by a scalar of numpy takes twice as long
+    moved: Array = _moves(step).dot(seen)
+    jumped = moved[_SIZE : 2 * _SIZE]
+    jumped *= haunts
+    jumped += moved[:_SIZE]
+    wanted = CLIMATE_KEPT**step * haunts
+    wanted += moved[2 * _SIZE :]
+    return jumped, wanted
 
 
 def _log_frailty(own: Own, kin: Kin) -> float:
@@ -223,13 +218,19 @@ def _grains(logarithm: float) -> int:
     return round(logarithm / GRAIN)
 
 
-def _tilted(tilts: tuple[float, ...], credits: Sequence[float], expected: Sequence[float]) -> tuple[float, ...]:
+def _tilted(tilts: tuple[float, ...], credits: tuple[float, ...], expected: list[float]) -> tuple[float, ...]:
     """The tilts after a round."""
-    known = [*tilts, *[tilts[-1] if tilts else 0.0] * (len(expected) - len(tilts))]
-    for position, (credit, chance) in enumerate(zip(credits, expected, strict=True)):
-        tilt = TILT_KEPT * known[position] + TILT_STEP * (chance - credit)
-        known[position] = tilt if -TILT_MOST < tilt < TILT_MOST else copysign(TILT_MOST, tilt)
-    return tuple(known)
+    unseen = len(credits) - len(tilts)
+    known = (*tilts, *(tilts[-1:] or (0.0,)) * unseen) if unseen > 0 else tilts
+    moved = [
+        _within(TILT_MOST, TILT_KEPT * tilt + TILT_STEP * (chance - credit))
+        for tilt, credit, chance in zip(known, credits, expected, strict=False)
+    ]
+    return (*moved, *known[len(moved) :])
+
+
+def _within(most: float, value: float) -> float:
+    return value if -most < value < most else copysign(most, value)
 
 
 @lru_cache(maxsize=512)
@@ -250,6 +251,16 @@ def _powers(shape: tuple[int, ...], frailty: int, positions: int) -> Array:
     """[position, pace x level]: g^(w_1 + ... + w_i), each w_i times the frailty, whose logarithm is in grains."""
     exponents = np.cumsum(_weights(shape, positions)) * exp(frailty * GRAIN)
     return np.asarray(np.exp(np.outer(exponents, _LOG_GRID)))
+
+
+@lru_cache(maxsize=512)
+def _likelihood(shape: tuple[int, ...], examined: float, credited: tuple[float, ...]) -> Array:
+    """[pace x level], 1 at its most: of positions that were examined so often each, and credited with so much. There
+    are few outcomes, and they come again; credits seldom do."""
+    counts = np.array([*(examined,) * len(credited), *credited])
+    logarithms: Array = counts.dot(_evidence(shape, len(credited)))
+    logarithms -= logarithms.max()
+    return np.exp(logarithms, out=logarithms)
 
 
 @lru_cache(maxsize=512)

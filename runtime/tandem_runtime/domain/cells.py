@@ -128,7 +128,7 @@ class Lookahead:
         self._begins_run, self.deaf = True, False
         choice = self._chosen(bounds, now, warm=warm)
         if choice.k > most:
-            choice = replace(choice, k=most, survivals=choice.survivals[:most])
+            choice = choice._replace(k=most, survivals=choice.survivals[:most])
         if _drafts_ahead(bounds):
             choice = self._looking_ahead(choice, min(most, bounds.maximum), bounds.overlap)
         self.last = choice
@@ -153,7 +153,7 @@ class Lookahead:
             return choice
         if choice.why.bounds.is_one_k:
             outlook = replace(outlook, enough=None)
-        return replace(choice, k=len(outlook.survivals), survivals=outlook.survivals, outlook=outlook)
+        return choice._replace(k=len(outlook.survivals), survivals=outlook.survivals, outlook=outlook)
 
     def learn(self, round: Round, now: float, *, warm: bool) -> None:
         self._own = self.shared.learn(self._own, Seen(round, now, warm, waited=self._begins_run and not round.proposed))

@@ -51,6 +51,10 @@ COMPANY_SECONDS: Final = 1.0
 share a belief propose nothing, but there may be others at the target."""
 AGE_LIMIT_SECONDS: Final = 1800.0
 """A cost that was not measured for so long is not known; plain decoding is measured in off slots, minutes apart."""
+_NOISE_VARIANCE, _SAMPLE_VARIANCE, _SECOND_VARIANCE, _SLOPE_VARIANCE = (
+    deviation**2 for deviation in (NOISE, WALK_PER_SAMPLE, WALK_PER_SECOND, SLOPE_WALK)
+)
+"""Shares of the cost, squared."""
 
 
 class Plane(NamedTuple):
@@ -70,7 +74,7 @@ class Plane(NamedTuple):
     def seconds(self, k: float, rows: int) -> float:
         """Slopes below 0 are noise: a longer proposal or a larger batch is no cheaper. What is left is then the belief
         given that the slope is 0, a Gaussian's conditional mean."""
-        level, per_token, per_session, *_ = self
+        level, per_token, per_session = self[:3]
         if per_token < 0:
             level -= self.p01 / self.p11 * per_token
             per_session -= self.p12 / self.p11 * per_token
@@ -81,19 +85,19 @@ class Plane(NamedTuple):
         seconds = level + per_token * k + per_session * (rows - 1)
         return seconds if seconds > 0 else 0.0
 
-    def doubt(self, rows: int, now: float) -> float:
-        """The standard deviation of the cost at K = 0 by now, as a share of it."""
-        x, walked = rows - 1, WALK_PER_SECOND**2 * max(now - self.at, 0.0)
+    def doubt(self, seconds: float, rows: int, now: float) -> float:
+        """The standard deviation of the cost at K = 0 by now, as a share of it, which is `seconds`."""
+        x, walked = rows - 1, _SECOND_VARIANCE * max(now - self.at, 0.0)
         variance = max(self.p00 + 2 * self.p02 * x + self.p22 * x * x, 0.0)
-        return sqrt(variance / max(self.seconds(0, rows), LEAST_SECONDS) ** 2 + walked)
+        return sqrt(variance / max(seconds, LEAST_SECONDS) ** 2 + walked)
 
-    def strangeness(self, rows: int) -> float:
+    def strangeness(self, seconds: float, rows: int) -> float:
         """How far off the cost may be because it was seen at other batches: a standard deviation, as a share of it. It
         is that of the slope, times the distance from where the samples lie."""
         if self.p22 <= 0:  # a step that took no time has no slope
             return 0.0
         distance = rows - 1 + self.p02 / self.p22
-        return sqrt(self.p22) * abs(distance) / max(self.seconds(0, rows), LEAST_SECONDS)
+        return sqrt(self.p22) * abs(distance) / max(seconds, LEAST_SECONDS)
 
     def fresh(self, now: float) -> bool:
         return now - self.at <= AGE_LIMIT_SECONDS
@@ -122,11 +126,11 @@ def learned(plane: Plane | None, seconds: float, k: float, rows: int, now: float
     x, elapsed = rows - 1, now - at if now > at else 0.0
     scale = max(c + sk * k + sb * x, seconds / OUTLIER_FACTOR, LEAST_SECONDS) ** 2
     walk = WALK_PER_SAMPLE / x if x > MANY else SLOPE_WALK
-    p00 += scale * (WALK_PER_SAMPLE**2 + WALK_PER_SECOND**2 * elapsed)
-    p11 += scale * SLOPE_WALK**2
+    p00 += scale * (_SAMPLE_VARIANCE + _SECOND_VARIANCE * elapsed)
+    p11 += scale * _SLOPE_VARIANCE
     p22 += scale * walk * walk
     u, v, w = p00 + p01 * k + p02 * x, p01 + p11 * k + p12 * x, p02 + p12 * k + p22 * x
-    total = u + v * k + w * x + scale * NOISE**2
+    total = u + v * k + w * x + scale * _NOISE_VARIANCE
     miss = (seconds - c - sk * k - sb * x) / total
     return Plane(
         c + u * miss, sk + v * miss, sb + w * miss,
@@ -170,6 +174,8 @@ class Model(NamedTuple):
     def next_token(self, k: int) -> float:
         """What a guess behind `k` others adds: never less than those before it, since what is ready comes first."""
         hits, ready = self.head_start
+        if not hits:
+            return self.per_token
         return self.verify_token + self.draft_token * (1 - hits * min(max(ready - k, 0.0), 1.0))
 
     @property
@@ -226,9 +232,11 @@ class Costs:
     company_since: float | None = None
     """Since when no plain token was seen whose step judged no guesses; None: the last one was such."""
 
-    def model(self, now: float, *, rows: int = 1, draft_rows: int = 1) -> Model | None:
+    def model(
+        self, now: float, *, rows: int = 1, draft_rows: int = 1, head_start: HeadStart = NO_HEAD_START
+    ) -> Model | None:
         """At a batch of `rows` sessions in the target and `draft_rows` in the draft; None: not known."""
-        return _model(self, now, rows, draft_rows)
+        return _model(self, now, rows, draft_rows, head_start)
 
     def followed(self, seen: Seen) -> "Costs":
         """After one more round."""
@@ -300,17 +308,19 @@ UNMEASURED: Final = Costs()
 
 
 @lru_cache(maxsize=64)
-def _model(costs: Costs, now: float, rows: int, draft_rows: int) -> Model | None:
+def _model(costs: Costs, now: float, rows: int, draft_rows: int, head_start: HeadStart) -> Model | None:
     """Asked again by who explains a choice, or prices a guess."""
     draft, forward, plain = costs.draft_token, costs.forward, costs.plain
     if draft is None or forward is None or not (draft.fresh(now) and forward.fresh(now)):
         return None
-    fixed = (max(costs.overhead.level, 0.0) if costs.overhead else 0.0) + forward.seconds(0, rows)
+    verify = forward.seconds(0, rows)
+    fixed = (max(costs.overhead.level, 0.0) if costs.overhead else 0.0) + verify
     draft_token, verify_token = draft.seconds(0, draft_rows), max(forward.per_token, 0.0)
     if plain is None or not plain.fresh(now):
-        return Model(fixed, draft_token, verify_token, None)
-    doubts = plain.doubt(rows, now), forward.strangeness(rows)
-    return Model(fixed, draft_token, verify_token, plain.seconds(0, rows), *doubts)
+        return Model(fixed, draft_token, verify_token, None, head_start=head_start)
+    plain_token = plain.seconds(0, rows)
+    doubts = plain.doubt(plain_token, rows, now), forward.strangeness(verify, rows)
+    return Model(fixed, draft_token, verify_token, plain_token, *doubts, head_start)
 
 
 def _is_near(seconds: float, usual: float) -> bool:

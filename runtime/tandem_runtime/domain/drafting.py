@@ -189,7 +189,7 @@ class Drafting:
             for drafter, lookahead in self._lookaheads.items()
         }
         best = max(self._choices.values(), key=lambda choice: (choice.k, choice.plain_tokens is not None))
-        return replace(best, outlook=self.outlook_of(Drafter.MODEL, best.k))
+        return best._replace(outlook=self.outlook_of(Drafter.MODEL, best.k))
 
     def learn(self, round: Round, now: float, *, warm: bool) -> None:
         """Who proposed learns from it; a plain round is everybody's."""

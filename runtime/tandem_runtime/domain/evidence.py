@@ -99,8 +99,11 @@ class EvidenceDocument(TypedDict):
 
 
 class Arm(StrEnum):
+    """`BESIDE`: a session that may not speculate, in a slot in which others may."""
+
     ON = "on"
     OFF = "off"
+    BESIDE = "beside"
 
 
 class StratumKey(NamedTuple):

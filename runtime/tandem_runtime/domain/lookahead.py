@@ -31,10 +31,10 @@ proposed. A run's first token waits for the step under way, and only bounds what
 of going on, it would make proposals seem to pay wherever several sessions share a target.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil
-from typing import Final
+from typing import Final, NamedTuple
 
 from tandem_runtime.domain.acceptance import ALIKE, UNKNOWN, Acceptance, Own
 from tandem_runtime.domain.ahead import Overlap
@@ -133,8 +133,7 @@ class Batch:
 ALONE: Final = Batch()
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """What is particular to one session: its own record, the batch it is in, and whether its draft is warm."""
 
     own: Own = ALIKE
@@ -151,12 +150,15 @@ class View:
 
     def costs(self, costs: Costs, now: float) -> Model | None:
         """As this session meets them; None: not known."""
-        found = costs.model(now, rows=self.batch.rows, draft_rows=self.batch.draft_rows)
-        return found and found._replace(head_start=self.head_start)
+        batch = self.batch
+        return costs.model(now, rows=batch.rows, draft_rows=batch.draft_rows, head_start=self.head_start)
 
 
-@dataclass(frozen=True, slots=True)
-class Belief:
+NEWCOMER: Final = View()
+"""A session of which nothing is known yet."""
+
+
+class Belief(NamedTuple):
     """All that is known. `k` is the last choice that was free, of any session: absent before the first, 0 while it does
     not pay."""
 
@@ -172,8 +174,7 @@ class Belief:
     """Tokens that a draft has scored since the last probe."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(NamedTuple):
     """What K tokens per round would bring: `speed_up` over plain decoding, give or take a share of `doubt`."""
 
     k: int
@@ -181,8 +182,7 @@ class Prediction:
     doubt: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Why:
+class Why(NamedTuple):
     """What led to a K: the rule, and all that it was applied to. What was predicted for which K follows from them."""
 
     rule: Rule
@@ -209,8 +209,7 @@ class Why:
         return tuple(Prediction(k, _speed_up(costs, survivals, k)) for k in range(1, self.bounds.maximum + 1))
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """K for one round. `survivals[i]` is the believed chance that tokens 1 to i + 1 all stand, as it is before anything
     of the round is drawn; there are K of them. `plain_tokens` bounds how far to go on alone where K is 0."""
 
@@ -240,11 +239,11 @@ def ending_early(choice: Choice, calibration: Calibration) -> Choice:
     """
     why, costs = choice.why, choice.why.costs
     if costs is None:
-        return replace(choice, stop=calibration.stop(0.0))
+        return choice._replace(stop=calibration.stop(0.0))
     share = costs.per_token * (1 + sum(choice.survivals)) / costs.cost(choice.k)
     stop = calibration.stop(max(share, why.view.price), level=choice.survivals[0])
     if not calibration.is_known or why.rule not in (Rule.PAYS, Rule.ALWAYS):
-        return replace(choice, stop=stop)
+        return choice._replace(stop=stop)
     return Choice(why.bounds.maximum, why.survivals, why, stop=stop)
 
 
@@ -260,7 +259,7 @@ def learn(belief: Belief, own: Own, seen: Seen) -> tuple[Belief, Own]:
 
 def unanswered(belief: Belief) -> Belief:
     """The belief after a draft had nothing to offer: that is no rejection, and no round of a probe."""
-    return replace(belief, probe_left=belief.probe_left + 1) if belief.k == 0 else belief
+    return belief._replace(probe_left=belief.probe_left + 1) if belief.k == 0 else belief
 
 
 def hear(belief: Belief, *, matched: int, examined: int) -> Belief:
@@ -270,10 +269,10 @@ def hear(belief: Belief, *, matched: int, examined: int) -> Belief:
     accepted, as a first guess is.
     """
     acceptance = belief.acceptance.heard(matched=matched, examined=examined)
-    return replace(belief, acceptance=acceptance, heard=belief.heard + examined)
+    return belief._replace(acceptance=acceptance, heard=belief.heard + examined)
 
 
-def predict(belief: Belief, bounds: Bounds, now: float, view: View = View()) -> Prediction | None:
+def predict(belief: Belief, bounds: Bounds, now: float, view: View = NEWCOMER) -> Prediction | None:
     """The best K > 0 within the bounds as far as is known; None: no cost of proposals is."""
     costs = view.costs(belief.costs, now)
     if costs is None:
@@ -295,7 +294,7 @@ def _settle(
         return 0, Rule.AWAITED, belief
     if costs is None:
         middle = (bounds.least + bounds.maximum + 1) // 2
-        return middle, Rule.COLD_START, replace(belief, k=middle)
+        return middle, Rule.COLD_START, belief._replace(k=middle)
     if costs.plain_token is None and not always:
         return 0, Rule.MEASURING, belief
     last = _last(belief, view)
@@ -356,7 +355,7 @@ def _probe(
     """How many tokens to probe with, 0 where it is not the time for it: whoever shares the step waits for it too."""
     k = min(max(bounds.minimum, PROBE_TOKENS), bounds.maximum)
     if view.warm and belief.probe_left:
-        return k, replace(belief, probe_left=belief.probe_left - 1)
+        return k, belief._replace(probe_left=belief.probe_left - 1)
     is_heard = belief.heard >= HEARD_TOKENS
     after = max(belief.probe_after, PROBE_DOUBLES_UP_TO) if is_heard else belief.probe_after
     if belief.plain_rounds < after * view.batch.rows or (is_heard and not view.warm):
@@ -365,12 +364,12 @@ def _probe(
     if later > PROBE_DOUBLES_UP_TO:
         lost = costs.cost(k) / costs.baseline - 1 - sum(survivals[:k])
         later = max(PROBE_DOUBLES_UP_TO, ceil(rounds * lost / PROBE_LOSS))
-    begun = replace(belief, plain_rounds=0, probe_after=later, heard=0)
+    begun = belief._replace(plain_rounds=0, probe_after=later, heard=0)
     if not _may_pay(belief, bounds, costs, survivals):
         return 0, begun
     acceptance = belief.acceptance if is_heard else belief.acceptance.loosened()
-    loosened = replace(begun, acceptance=acceptance, costs=belief.costs.loosened())
-    return k, replace(loosened, probe_left=rounds - 1)
+    loosened = begun._replace(acceptance=acceptance, costs=belief.costs.loosened())
+    return k, loosened._replace(probe_left=rounds - 1)
 
 
 def _may_pay(belief: Belief, bounds: Bounds, costs: Model, survivals: tuple[float, ...]) -> bool:

@@ -23,12 +23,12 @@ after both, and so do we; it makes a difference only to a request with both top-
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from tandem_runtime.domain.errors import BadRequest, NotANumber, NothingAdmitted
-from tandem_runtime.domain.tokens import SamplingParameters, TokenId, refuse_foreign_ids
+from tandem_runtime.domain.tokens import SamplingParameters, TokenId, refuse_bad_seed, refuse_foreign_ids
 
 Row: TypeAlias = list[float]
 
@@ -114,17 +114,32 @@ PROCESSORS: tuple[Processor, ...] = (
 """In order, behind the grammar's mask."""
 
 
+_NUMBERS: Mapping[str, tuple[Callable[[float], bool], str]] = {
+    "temperature": (lambda value: 0 <= value < math.inf, "a number from 0 on, where 0 is greedy"),
+    "top_k": (lambda value: value >= 0, "a whole number from 0 on, where 0 is off"),
+    "top_p": (lambda value: 0 < value <= 1, "a number above 0 and up to 1, where 1 is off"),
+    "min_p": (lambda value: 0 <= value <= 1, "a number from 0 to 1, where 0 is off"),
+    "repetition_penalty": (lambda value: 0 < value < math.inf, "a number above 0, where 1 is off"),
+    "frequency_penalty": (math.isfinite, "a number, where 0 is off"),
+    "presence_penalty": (math.isfinite, "a number, where 0 is off"),
+}
+"""What each number may be, and how that is said."""
+
+
+def _refuse_bad_numbers(parameters: SamplingParameters) -> None:
+    refuse_bad_seed(parameters.seed)
+    for name, (holds, wanted) in _NUMBERS.items():
+        value = getattr(parameters, name)
+        if not holds(value):
+            raise BadRequest(f"{name} is {value}; give {wanted}", parameter=name)
+    for token, bias in parameters.logit_bias:
+        if not math.isfinite(bias):
+            raise BadRequest(f"logit_bias of token {token} is {bias}; give a number", parameter="logit_bias")
+
+
 def refuse_unfit(parameters: SamplingParameters, *, vocab_size: int) -> None:
     """Raises BadRequest naming the field and the value where a rule cannot be applied to rows of this vocabulary."""
-    if not 0 < parameters.repetition_penalty < math.inf:
-        raise BadRequest(
-            f"repetition_penalty is {parameters.repetition_penalty}; give a number above 0, where 1 is off",
-            parameter="repetition_penalty",
-        )
-    for name in ("frequency_penalty", "presence_penalty"):
-        value = getattr(parameters, name)
-        if not math.isfinite(value):
-            raise BadRequest(f"{name} is {value}; give a number, where 0 is off", parameter=name)
+    _refuse_bad_numbers(parameters)
     if () in parameters.bad_words:
         raise BadRequest("bad_words holds a word without a token; leave it out", parameter="bad_words")
     named = {

@@ -23,6 +23,9 @@ SessionId = NewType("SessionId", str)
 Incarnation = NewType("Incarnation", str)
 """One life of an engine's process: a restarted engine has another, so that stale sessions are told apart."""
 
+SEEDS = 2**64
+"""How many there are; a seed is one of 0 .. SEEDS - 1."""
+
 
 class Verification(StrEnum):
     """How proposals are judged; see `domain.verification` for the laws, `domain.block` for the block. Best first."""
@@ -91,7 +94,7 @@ class SamplingParameters:
     """What shapes the target's law at every position, the same on both sides of the wire.
 
     `temperature` 0 is greedy with ties to the lowest id. `top_k` 0 and `top_p` 1 and `min_p` 0 are off. `logit_bias`
-    holds (token, bias) pairs in token order. `seed` is 64 bits; `choice` tells the n choices of one request apart.
+    holds (token, bias) pairs in token order. `seed` is below SEEDS; `choice` tells the n choices of one request apart.
     What the fields from `grammar` on do, and in which order, is told in `domain.processors`.
     """
 
@@ -432,3 +435,9 @@ def refuse_foreign_ids(ids: Iterable[TokenId], *, vocab_size: int, parameter: st
             raise BadRequest(
                 f"{parameter} holds token id {token}; this model knows 0 to {vocab_size - 1}", parameter=parameter
             )
+
+
+def refuse_bad_seed(seed: int) -> None:
+    """Raises BadRequest for a number that is no seed: -1, say, and 2^64."""
+    if not 0 <= seed < SEEDS:
+        raise BadRequest(f"seed is {seed}; give a whole number from 0 to {SEEDS - 1}", parameter="seed")

@@ -12,11 +12,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["PASSIVE_WAITING", "allowed_cores"]
+__all__ = ["MOST_THREADS", "PASSIVE_WAITING", "allowed_cores"]
 
 PASSIVE_WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
 """Environment for OpenMP, to be set before torch is loaded: threads without work sleep. By default they spin for some
 time, which takes cores from whoever computes: two busy processes of two threads each were ten times slower so."""
+
+MOST_THREADS = 1024
+"""OpenMP ends the whole process, without a word of ours, where the system gives it fewer threads than it asks for."""
 
 
 def allowed_cores(*, root: Path = Path("/")) -> int:

@@ -103,17 +103,19 @@ class Account:
             self._stratum.bucket_requests[self._bucket] += 1
 
     def _add_to_slot(self, round: Round, place: RoundPlace) -> None:
-        """A session that may not speculate in an on slot proves nothing about either arm, so it counts in none."""
         policy = self.policy
         slot_seconds = policy.control.slot_seconds
         slot = counted_slot(round.started, round.ended, slot_seconds)
-        is_off_for_all = policy.speculation.state is SpeculationState.OFF
-        may_speculate = place.has_draft and self.revision.speculate
-        if slot is None or round.prefill or not (may_speculate or is_off_for_all):
+        if slot is None or round.prefill:
             return
-        key = SlotKey(place.pod, self.revision.target, slot, self._arm, policy.number, self.revision.name)
+        key = SlotKey(place.pod, self.revision.target, slot, self._slot_arm(place), policy.number, self.revision.name)
         ends_at = float((slot + 1) * slot_seconds)
         self._ledger.add_decode(key, ends_at=ends_at, tokens=round.emitted, seconds=round.seconds)
+
+    def _slot_arm(self, place: RoundPlace) -> Arm:
+        """A session that may not speculate in an on slot waits for the others' rows: it is of neither arm."""
+        may_speculate = place.has_draft and self.revision.speculate
+        return self._arm if may_speculate or self._arm is Arm.OFF else Arm.BESIDE
 
     def add_first_token(self, seconds: float, *, warm: bool) -> None:
         self._metrics.add_first_token(seconds, revision=self.revision.name, arm=self._arm)

@@ -12,7 +12,7 @@ from tandem_runtime.domain.errors import BadRequest
 from tandem_runtime.domain.policy import OwnWish
 from tandem_runtime.domain.processors import refuse_unfit
 from tandem_runtime.domain.suffix import Prediction, prediction_of
-from tandem_runtime.domain.tokens import Capabilities, Grammar, Priority, SamplingParameters, TokenId
+from tandem_runtime.domain.tokens import SEEDS, Capabilities, Grammar, Priority, SamplingParameters, TokenId
 from tandem_runtime.gateway.keys import NO_QUOTA, Quota
 from tandem_runtime.gateway.schema import ChatRequest, CompletionRequest
 from tandem_runtime.gateway.tools import FREE, Tool, ToolUse, call_grammar, refuse_bad_tools
@@ -21,7 +21,8 @@ from tandem_runtime.ports import Tokenizer
 
 COMPLETION_TOKENS = 16
 """OpenAI's default length at the older endpoint; a chat runs to its own end."""
-SEED_SPAN = 2**64
+DRAWN = -1
+"""As a seed it asks for one to be drawn, as at vLLM and llama.cpp: clients that cannot leave the field out send it."""
 LARGEST_BIAS = 100.0
 LONGEST_PREDICTION = 16_384
 """Tokens. Reading them takes up to half a second of a processor."""
@@ -75,7 +76,7 @@ class Ask:
 
 
 def read_chat(request: ChatRequest, tokenizer: Tokenizer, *, chance: int) -> Ask:
-    """`chance` is a seed for a request that names none."""
+    """`chance` is a seed for a request that names none, or `DRAWN`."""
     tool_use = _read_tool_use(request, tokenizer)
     return Ask(
         model=request.model,
@@ -96,7 +97,7 @@ def read_chat(request: ChatRequest, tokenizer: Tokenizer, *, chance: int) -> Ask
 
 
 def read_completion(request: CompletionRequest, tokenizer: Tokenizer, *, chance: int) -> Ask:
-    """`chance` is a seed for a request that names none."""
+    """`chance` is a seed for a request that names none, or `DRAWN`."""
     choices, kept = request.best_of or request.choices, request.choices
     chooses = kept < choices
     return Ask(
@@ -188,7 +189,7 @@ def _read_parameters(
 ) -> SamplingParameters:
     min_tokens, defaults = request.min_tokens or 0, tokenizer.defaults
     return SamplingParameters(
-        seed=(chance if request.seed is None else request.seed) % SEED_SPAN,
+        seed=(chance if request.seed is None or request.seed == DRAWN else request.seed) % SEEDS,
         temperature=_chosen(request.temperature, defaults.temperature),
         top_k=defaults.top_k if request.top_k is None else request.top_k,
         top_p=_chosen(request.top_p, defaults.top_p),

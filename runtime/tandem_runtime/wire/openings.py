@@ -15,6 +15,7 @@ from tandem_runtime.domain.tokens import (
     SamplingParameters,
     SessionId,
     Verification,
+    refuse_bad_seed,
 )
 from tandem_runtime.wire import verify_pb2 as pb
 
@@ -41,6 +42,8 @@ _GRAMMARS_BACK: dict[int, GrammarKind] = {number: kind for kind, number in _GRAM
 
 
 def open_message(request: OpenSession) -> pb.Open:
+    """Raises BadRequest for a seed that no field carries, such as a negative one."""
+    refuse_bad_seed(request.parameters.seed)
     return pb.Open(
         prompt=request.prompt,
         output=request.output,

@@ -35,7 +35,7 @@ from tandem_runtime.engines.torch_engine.linear import Multiplier, multiplier_fo
 from tandem_runtime.engines.torch_engine.loading import load_decoder
 from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig
 from tandem_runtime.engines.torch_engine.native_between import NativeBetween, built
-from tandem_runtime.engines.torch_engine.quantised import BITS, load_quantised, quantised_multiplier
+from tandem_runtime.engines.torch_engine.quantised import BITS, Rounding, quantised_multiplier
 from tandem_runtime.engines.torch_engine.room import lent_blocks
 from tandem_runtime.memory import available_bytes
 from tandem_runtime.ports import Logits, ReadAdapter, Row
@@ -222,9 +222,8 @@ def _device_named(name: str) -> str:
 
 def _loaded(folder: Path, *, dtype: torch.dtype, device: str, weights: str) -> Decoder:
     try:
-        if weights == AS_IS:
-            return load_decoder(folder, dtype=dtype, device=device)
-        return load_quantised(folder, bits=BITS[weights], dtype=dtype, device=device)
+        packing = None if weights == AS_IS else Rounding(BITS[weights])
+        return load_decoder(folder, dtype=dtype, device=device, packing=packing)
     except (MemoryError, RuntimeError) as error:
         if not _is_of_memory(error):
             raise

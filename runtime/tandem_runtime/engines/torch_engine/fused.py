@@ -10,6 +10,9 @@ a head at angle t
     (a, b) cos t + (b, a) (-sin t, sin t)
 
 Adapters come in by a callback, as attention does: after a product, and before anything else sees what it made.
+
+Whoever loads a model gives its weights their places here (`place`) and writes each one there: weights that a product
+joins then stand behind each other, so that joining them moves nothing, and nothing is ever held twice.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,9 +25,9 @@ from torch.nn import functional
 
 from tandem_runtime.engines.torch_engine.between import Step
 from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig, Linear, rotation_at
-from tandem_runtime.engines.torch_engine.shelf import Shelf
+from tandem_runtime.engines.torch_engine.shelf import Shelf, adjoining
 
-__all__ = ["JOINED", "Adapt", "FusedDecoder", "Place"]
+__all__ = ["JOINED", "Adapt", "Form", "FusedDecoder", "Place", "place"]
 
 JOINED: Mapping[str, tuple[str, ...]] = {
     "qkv": ("self_attn.q", "self_attn.k", "self_attn.v"),
@@ -40,6 +43,11 @@ Place: TypeAlias = tuple[int, str]
 Adapt = Callable[[Place, Tensor, Tensor], Tensor]
 """``adapt(place, x, y) -> y + what adapters add``: ``x`` [n, inputs] is what the product at ``place`` was given, ``y``
 [n, outputs] what it made, and the callee's to write into."""
+
+Form: TypeAlias = tuple[int, torch.dtype]
+"""How the weight of a product is held: so many numbers of that type for each output."""
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,18 +78,17 @@ class _Layer:
 class FusedDecoder:
     """`Decoder.hidden` and `Decoder.logits` over rows [n], at positions below `length`, every product by `linear`.
 
-    The weights of `decoder` become views of the joined ones: it computes as before, and nothing is held twice.
+    Weights of `decoder` that do not stand together yet are copied, and become views of the joined ones.
     """
 
     def __init__(self, decoder: Decoder, *, length: int, linear: Linear) -> None:
         weights = dict(decoder.named_parameters())
         self.config = decoder.config
         self._linear = linear
-        shelf = _shelf_for([weight for weight in weights.values() if weight.dim() > 1])
-        self.embedding: Tensor = _joined([weights["model.embed_tokens.weight"]], shelf)
-        self._head = _joined([weights["lm_head.weight"]], shelf) if "lm_head.weight" in weights else self.embedding
+        self.embedding: Tensor = weights[EMBEDDING].detach()
+        self._head = weights[HEAD].detach() if HEAD in weights else self.embedding
         self._norm = weights["model.norm.weight"]
-        self._layers = [_layer(weights, index, self.config, shelf) for index in range(self.config.num_hidden_layers)]
+        self._layers = [_layer(weights, index, self.config) for index in range(self.config.num_hidden_layers)]
         self._table = _rotation_table(self.config, length, like=self.embedding)
 
     def hidden(
@@ -113,13 +120,47 @@ class FusedDecoder:
         return [*(layer.attention_norm for layer in layers[1:]), self._norm]
 
 
-def _layer(weights: Mapping[str, nn.Parameter], index: int, config: DecoderConfig, shelf: Shelf) -> _Layer:
+def place(decoder: Decoder, forms: Mapping[str, Form], *, dtype: torch.dtype, device: torch.device) -> None:
+    """Memory on `device` for all weights of `decoder`, which has none (`shape_of`); it holds anything until it is
+    written. Weights are of `dtype`, but for those of products that have a form of their own, by name."""
+    empty = dict(decoder.named_parameters())
+    lines = {name: forms.get(name, (weight.shape[-1], dtype)) for name, weight in empty.items() if weight.dim() > 1}
+    size = sum(len(empty[name]) * width * kind.itemsize for name, (width, kind) in lines.items())
+    shelf = Shelf(size, count=len(lines), device=device)
+    for names in _together(decoder):
+        rows = [len(empty[name]) for name in names]
+        for name, part in zip(names, torch.split(shelf.take(sum(rows), *lines[names[0]]), rows), strict=True):
+            _settle(decoder, name, part)
+    for name in empty.keys() - lines.keys():
+        _settle(decoder, name, torch.empty(empty[name].shape, dtype=dtype, device=device))
+
+
+def _together(decoder: Decoder) -> list[list[str]]:
+    """The names of all weights [outputs, inputs], those of one product together."""
+    layers = [
+        [_weight_name(index, part) for part in parts]
+        for index in range(decoder.config.num_hidden_layers)
+        for parts in JOINED.values()
+    ]
+    return [[EMBEDDING], *([] if decoder.lm_head is None else [[HEAD]]), *layers]
+
+
+def _weight_name(layer: int, part: str) -> str:
+    return f"model.layers.{layer}.{part}_proj.weight"
+
+
+def _settle(decoder: Decoder, name: str, memory: Tensor) -> None:
+    module, _, leaf = name.rpartition(".")
+    setattr(decoder.get_submodule(module), leaf, nn.Parameter(memory, requires_grad=False))
+
+
+def _layer(weights: Mapping[str, nn.Parameter], index: int, config: DecoderConfig) -> _Layer:
     name = f"model.layers.{index}"
 
     def joined(product: str) -> _Product:
         parts = JOINED[product]
         biases = [weights[bias] for part in parts if (bias := f"{name}.{part}_proj.bias") in weights]
-        weight = _joined([weights[f"{name}.{part}_proj.weight"] for part in parts], shelf)
+        weight = _joined([weights[_weight_name(index, part)] for part in parts])
         return _Product((index, product), weight, torch.cat([bias.detach() for bias in biases]) if biases else None)
 
     return _Layer(
@@ -138,16 +179,13 @@ def _head_norms(weights: Mapping[str, nn.Parameter], name: str, config: DecoderC
     return torch.cat((query.expand(config.num_attention_heads, -1), key.expand(config.num_key_value_heads, -1)))
 
 
-def _shelf_for(weights: Sequence[Tensor]) -> Shelf:
-    return Shelf(sum(weight.nbytes for weight in weights), count=len(weights), device=weights[0].device)
-
-
-def _joined(weights: Sequence[nn.Parameter], shelf: Shelf) -> Tensor:
-    """Weights [outputs, inputs] as one of [all outputs, inputs], of which they become views."""
-    whole = shelf.take(sum(map(len, weights)), weights[0].shape[1], weights[0].dtype)
-    parts = torch.split(whole, [len(weight) for weight in weights])
-    for weight, part in zip(weights, parts, strict=True):
-        weight.data = part.copy_(weight.detach())
+def _joined(weights: Sequence[nn.Parameter]) -> Tensor:
+    """Weights [outputs, inputs] as one of [all outputs, inputs], of which they are, or become, views."""
+    whole = adjoining(weights)
+    if whole is None:
+        whole = torch.cat([weight.detach() for weight in weights])
+        for weight, part in zip(weights, torch.split(whole, [len(weight) for weight in weights]), strict=True):
+            weight.data = part
     return whole
 
 

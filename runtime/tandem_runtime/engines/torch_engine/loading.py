@@ -3,27 +3,28 @@
 Refuses to know engines, and which models there are: `architectures` reads configurations, `shards` reads files.
 
 Everything that can be checked is checked on the headers, before a weight is read: the configuration, and the name,
-shape and type of every tensor. Then one tensor after the other is copied out of its file: loading takes the memory of
-the model and of no more, and a file that is changed later does not change what is served.
+shape and type of every tensor. Then one tensor after the other is copied out of its file to where it will serve:
+loading takes the memory of the model and of no more, and a file that is changed later does not change what is served.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from tandem_runtime.domain.errors import ModelRefused
 from tandem_runtime.engines.torch_engine.architectures import read_config
-from tandem_runtime.engines.torch_engine.model import Decoder, shape_of
+from tandem_runtime.engines.torch_engine.fused import EMBEDDING, HEAD, Form, place
+from tandem_runtime.engines.torch_engine.model import Decoder, NothingDrawn, shape_of
 from tandem_runtime.engines.torch_engine.shards import READ_TYPES, Stored, read_headers, tensors
 
-__all__ = ["load_decoder"]
+__all__ = ["Packing", "load_decoder"]
 
 _log = logging.getLogger(__name__)
 
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 DERIVED = ".rotary_emb.inv_freq"
 """Old folders hold the angles of rotary positions, which follow from config.json."""
 
@@ -31,16 +32,28 @@ LARGE_BYTES = 1 << 30
 """From here on loading takes long enough for a reader of the log to wonder."""
 
 
+class Packing(Protocol):
+    """How weights of products are held, if not as plain numbers."""
+
+    def form(self, name: str, inputs: int) -> Form:
+        """Of the weight of that name."""
+        ...
+
+    def write(self, name: str, weight: Tensor, home: Tensor) -> None:
+        """`weight` [outputs, inputs] of any floating type, into `home` [outputs, ...] of that form on the device."""
+        ...
+
+
 def load_decoder(
     folder: Path,
     *,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
-    product: Callable[[str, Tensor], Tensor] | None = None,
+    packing: Packing | None = None,
 ) -> Decoder:
-    """The model of `folder`, in evaluation mode, its weights converted to `dtype`.
+    """The model of `folder`, in evaluation mode, its weights converted to `dtype`, or packed those of products: then a
+    head that is the embedding becomes one of its own.
 
-    Where `product` is given, it makes of a product's module name and weight, as stored, what is held in its place.
     Raises ModelRefused, naming the file and the field or tensor, before memory for weights is taken.
     """
     decoder = shape_of(read_config(folder))
@@ -48,17 +61,31 @@ def load_decoder(
     held = read_headers(folder)
     _check(folder, wanted, held)
     _check_head(wanted, held)
+    forms = {} if packing is None else _forms(decoder, packing)
+    place(decoder, forms, dtype=dtype, device=torch.device(device))
     chosen = [held[name] for name in wanted]
-    taken = _reported(folder, tensors(chosen), sum(stored.end - stored.begin for stored in chosen))
-    for stored, weight in taken:
-        module, _, leaf = stored.name.rpartition(".")
-        owner = decoder.get_submodule(module)
-        if product is not None and leaf == "weight" and isinstance(owner, nn.Linear):
-            kept = product(module, weight.to(device))
-        else:
-            kept = weight.to(device=device, dtype=dtype, copy=True)
-        setattr(owner, leaf, nn.Parameter(kept, requires_grad=False))
+    for stored, weight in _reported(folder, tensors(chosen), sum(stored.end - stored.begin for stored in chosen)):
+        _write(decoder, stored.name, weight, packing if stored.name in forms else None)
+    if HEAD in forms.keys() - wanted.keys():
+        _write(decoder, HEAD, decoder.model.embed_tokens.weight, packing)
     return decoder.eval()
+
+
+def _forms(decoder: Decoder, packing: Packing) -> dict[str, Form]:
+    """Of all products of `decoder`, the head one of them."""
+    if decoder.lm_head is None:
+        with torch.device("meta"), NothingDrawn():
+            decoder.lm_head = nn.Linear(decoder.config.hidden_size, decoder.config.vocab_size, bias=False)
+    products = {name: module for name, module in decoder.named_modules() if isinstance(module, nn.Linear)}
+    return {f"{name}.weight": packing.form(f"{name}.weight", each.in_features) for name, each in products.items()}
+
+
+def _write(decoder: Decoder, name: str, weight: Tensor, packing: Packing | None) -> None:
+    home = decoder.get_parameter(name)
+    if packing is None:
+        home.copy_(weight)
+    else:
+        packing.write(name, weight, home)
 
 
 def _check(folder: Path, wanted: Mapping[str, tuple[int, ...]], held: Mapping[str, Stored]) -> None:

@@ -18,6 +18,7 @@ again at each product: slow, and the same within rounding.
 """
 
 import ctypes
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -26,16 +27,16 @@ from torch.nn import functional
 
 from tandem_runtime.engines import native
 from tandem_runtime.engines.native import NotBuilt
+from tandem_runtime.engines.torch_engine.fused import HEAD, Form
 from tandem_runtime.engines.torch_engine.linear import FLAGS, Multiplier, multiplier_for
-from tandem_runtime.engines.torch_engine.loading import load_decoder
-from tandem_runtime.engines.torch_engine.model import Decoder, Linear, NothingDrawn
+from tandem_runtime.engines.torch_engine.model import Decoder, Linear
 
 __all__ = [
     "BITS",
     "NUMBERS_AT_ONCE",
     "NativeQuantisedProduct",
+    "Rounding",
     "built",
-    "load_quantised",
     "packed",
     "packed_bytes",
     "plain_product",
@@ -59,27 +60,25 @@ NUMBERS_AT_ONCE = 1 << 18
 """Packed in float32: what is made in passing stays in the cache, where larger pieces took 2.5 times as long."""
 
 
-def load_quantised(folder: Path, *, bits: int, dtype: torch.dtype, device: str) -> Decoder:
-    """As `load_decoder`, but every weight of a product is packed as it comes out of its file: nothing is held twice.
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """`loading.Packing` into so many bits, of the head into `HEAD_BITS`."""
 
-    A head that is the embedding becomes one of its own.
-    """
+    bits: int
 
-    def held(module: str, weight: Tensor) -> Tensor:
-        return packed(weight, bits=HEAD_BITS if module == "lm_head" else bits)
+    def form(self, name: str, inputs: int) -> Form:
+        bits = self._bits(name)
+        return _line_bytes(inputs, bits), TYPES[bits]
 
-    decoder = load_decoder(folder, dtype=dtype, device=device, product=held)
-    if decoder.lm_head is None:
-        embedding = decoder.model.embed_tokens.weight
-        outputs, inputs = embedding.shape
-        with NothingDrawn():
-            decoder.lm_head = nn.Linear(inputs, outputs, bias=False, device="meta")
-        decoder.lm_head.weight = nn.Parameter(packed(embedding, bits=HEAD_BITS), requires_grad=False)
-    return decoder
+    def write(self, name: str, weight: Tensor, home: Tensor) -> None:
+        _pack(weight, home, bits=self._bits(name))
+
+    def _bits(self, name: str) -> int:
+        return HEAD_BITS if name == HEAD else self.bits
 
 
 def packed_bytes(decoder: Decoder, *, bits: int, dtype: torch.dtype) -> int:
-    """What all weights of a decoder of this shape take when `load_quantised` has loaded them."""
+    """What all weights of a decoder of this shape take when they are packed."""
     products = {name: module.weight for name, module in decoder.named_modules() if isinstance(module, nn.Linear)}
     plain = sum(weight.numel() for weight in decoder.parameters()) - sum(weight.numel() for weight in products.values())
     products.setdefault("lm_head", decoder.model.embed_tokens.weight)
@@ -92,9 +91,17 @@ def packed_bytes(decoder: Decoder, *, bits: int, dtype: torch.dtype) -> int:
 
 def packed(weight: Tensor, *, bits: int) -> Tensor:
     """A weight [outputs, inputs] of any floating type as [outputs, bytes] on its device."""
+    home = torch.empty(len(weight), _line_bytes(weight.shape[1], bits), dtype=TYPES[bits], device=weight.device)
+    _pack(weight, home, bits=bits)
+    return home
+
+
+def _pack(weight: Tensor, home: Tensor, *, bits: int) -> None:
+    """A weight [outputs, inputs] into `home` [outputs, bytes], piece by piece, on the device of `home`."""
     pack = _in_8_bits if bits == BITS["int8"] else _in_4_bits
     outputs = max(1, NUMBERS_AT_ONCE // weight.shape[1])
-    return torch.cat([pack(part.float()) for part in torch.split(weight.detach(), outputs)])
+    for part, place in zip(torch.split(weight.detach(), outputs), torch.split(home, outputs), strict=True):
+        place.copy_(pack(part.to(device=home.device, dtype=torch.float32)))
 
 
 def unpacked(weight: Tensor, *, inputs: int) -> Tensor:

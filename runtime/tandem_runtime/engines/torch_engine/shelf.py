@@ -5,16 +5,18 @@ Refuses to know what they are for.
 One row of a step reads every weight once, so memory's speed is its cost. Pages of 4 KB make a processor look up an
 address for each 4 KB and end its reading ahead there; in pages of 2 MB one row took a quarter less time in bfloat16 and
 a tenth in float32. Systems lend such pages to who asks (`madvise`), for memory that is not yet written, and most
-weights of a small model are smaller than one. So on a CPU all of them are put into one piece of memory.
+weights of a small model are smaller than one. So on a CPU all of them are put into one piece of memory, as they are
+read.
 """
 
 import ctypes
 import mmap
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-__all__ = ["Shelf"]
+__all__ = ["Shelf", "adjoining"]
 
 ALIGNED_BYTES = 64
 """Every weight begins where a line of the processor's cache does."""
@@ -38,6 +40,17 @@ class Shelf:
         taken = self._free[:size]
         self._free = self._free[-(-size // ALIGNED_BYTES) * ALIGNED_BYTES :]
         return taken.view(dtype).view(rows, width)
+
+
+def adjoining(weights: Sequence[Tensor]) -> Tensor | None:
+    """Weights [n, width] as one [all n, width] over the same memory; None where they do not stand behind each other."""
+    first = weights[0].detach()
+    begin, home = first.data_ptr(), first.untyped_storage().data_ptr()
+    for weight in weights:
+        if weight.data_ptr() != begin or weight.untyped_storage().data_ptr() != home or not weight.is_contiguous():
+            return None
+        begin += weight.nbytes
+    return first.as_strided((sum(map(len, weights)), first.shape[1]), first.stride())
 
 
 def _huge(nbytes: int) -> Tensor:

@@ -1,0 +1,88 @@
+"""Knows how a look becomes the question that the checks answer: which evidence of the canary, and against what.
+
+Refuses to know the checks (`health`) and what follows from them (`steering`).
+
+A loss against stable can be judged only while stable speculates too. It may not: the breaker took speculation from it,
+or its runtime chose K = 0 by itself. Then what serves people is plain decoding, and the canary has to beat that: its
+acceptance against the floor, its speed against the off slots. `_silence` says so in words, which the checks repeat.
+"""
+
+from dataclasses import replace
+
+from tandem_operator.domain import breaker, evidence, health, rollout
+from tandem_operator.domain.observed import StoredRevision
+from tandem_operator.domain.progress import SpeculationState, Stage, Surge
+from tandem_operator.domain.revision import Role
+from tandem_operator.domain.situation import Course, Situation
+from tandem_operator.domain.spec import SpeculationMode
+
+FLOOR_DECIDES_FROM_PERCENT = 50
+"""Below this share the batch is mostly stable's, and so is its speed."""
+
+
+def judge(at: Situation, course: Course) -> Course:
+    """The checks on the evidence with what is new, which is looked at once per interval and saved when it moved."""
+    if course.checks or (course.progress.rollout.stage is Stage.PREPARING and not course.progress.rollout.step):
+        return course
+    kept, weighed = _weigh(at, course)
+    checks = health.assess(_question(at, course, weighed))
+    save = weighed is not None and (kept is None or not evidence.same_sums(kept, weighed))
+    return replace(course, checks=checks, weighed=weighed, save=save)
+
+
+def _weigh(at: Situation, course: Course) -> tuple[evidence.Evidence | None, evidence.Evidence | None]:
+    """The saved evidence of this canary, and the same with what the gateways say now; None before the first answer."""
+    moved, interval = course.progress.rollout, at.spec.canary.analysis.interval_seconds
+    kept = evidence.read(at.seen.config_text("evidence", "evidence.json"))
+    if kept is not None and (kept.canary, kept.stable, kept.since) != (
+        moved.revision,
+        at.stable_name,
+        moved.first_policy,
+    ):
+        kept = None
+    scrape = at.seen.scrape
+    if scrape is None or not scrape.documents or not evidence.is_due(kept, at.seen.now, interval_seconds=interval):
+        return kept, kept
+    started = moved.started_at or at.seen.now
+    start = kept or evidence.begin(moved.revision, at.stable_name, since=moved.first_policy, now=started)
+    gateways = [pod.name for pod in at.seen.of_role(Role.GATEWAY)]
+    slot_seconds = at.spec.speculation.control.slot_seconds
+    return kept, evidence.add(start, scrape, gateways=gateways, slot_seconds=slot_seconds, readings=at.seen.readings)
+
+
+def _question(at: Situation, course: Course, weighed: evidence.Evidence | None) -> health.Question:
+    moved, spec = course.progress.rollout, at.spec
+    pair, step = at.pair(moved.revision), rollout.step_of(moved, spec.canary)
+    shares_target = moved.surge is Surge.SHARED_TARGET
+    looks_up, mode = spec.draft.looks_up, spec.speculation.mode
+    can_speculate = pair is not None and (pair.draft is not None or looks_up) and mode is not SpeculationMode.OFF
+    last = rollout.is_last(moved, spec.canary)
+    return health.Question(
+        analysis=spec.canary.analysis,
+        evidence=weighed,
+        target="" if pair is None else pair.target,
+        reachable=bool(at.seen.documents),
+        speculates=can_speculate and (shares_target or not step.shadow),
+        shadow=step.shadow,
+        silence=_silence(at, course, weighed),
+        shares_target=shares_target,
+        floor_decides=last or not shares_target or step.percent >= FLOOR_DECIDES_FROM_PERCENT,
+    )
+
+
+def _silence(at: Situation, course: Course, weighed: evidence.Evidence | None) -> str:
+    """Why stable does not speculate beside the canary; empty where it does, or where that is not known yet."""
+    held = course.progress.breaker
+    if at.stable is None or not (at.stable.pair.draft is not None or at.spec.draft.looks_up):
+        return "it has no draft"
+    if held.state not in (SpeculationState.ACTIVE, SpeculationState.PROBING):
+        return f"{held.reason}: {held.note}"
+    return _gave_up(at, at.stable, weighed)
+
+
+def _gave_up(at: Situation, stable: StoredRevision, weighed: evidence.Evidence | None) -> str:
+    """Stable's runtime at K = 0 in thin traffic: a window of the breaker may never hold enough to see it."""
+    sums = None if weighed is None else evidence.total_of(weighed.strata(stable.name).values())
+    if sums is None or sums.requests < at.spec.canary.analysis.min_requests:
+        return ""
+    return breaker.gave_up(sums.speculating, sums.rounds * at.on_percent // 100) or ""
