@@ -80,6 +80,11 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
         Headline("products_ms_bf16", "of them in products"),
     ),
     "fairness": (Headline("max_share_error", "largest distance of a tenant's share from its weight's", "≤ .05"),),
+    "gathering": (
+        Headline("closed_ahead_2", "rounds of two sessions that draft ahead, steps that wait over steps that do not"),
+        Headline("closed_lookup_16", "of sixteen that look up"),
+        Headline("worst_gain", "the worst of all loads", "≥ .995"),
+    ),
     "never_worse": (Headline("worst_ratio", "worst speed over plain decoding", "≥ .99"),),
     "operator_look": (Headline("median_ms", "CPU milliseconds of one look"),),
     "pair_speed": (

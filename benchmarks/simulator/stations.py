@@ -3,7 +3,7 @@
 Refuses to know models, sessions, and what is computed. It follows `engines.step_loop` and `engines.planning`: short
 needs ride along, long ones are cut into chunks, a job's needs come one after the other, whose turn it is follows
 `domain.batching`, and guesses that are not worth a step's seconds are left out, by what steps were measured to take.
-What it leaves out is memory: nobody is preempted here.
+What it leaves out is memory: nobody is preempted here; and waiting: a step begins as soon as anything is there.
 
 `sessions` bounds how many jobs share a step, as a batch bound of an engine does: without one a step whose cost does not
 grow with its rows could carry any load.

@@ -89,25 +89,49 @@ class SteppedLoop(StepLoop):
     def start(self) -> None:
         self._home = asyncio.get_running_loop()
         self._stepping = False
+        self._alarm: asyncio.TimerHandle | None = None
+        """When a step begins that waits."""
 
     def stop(self) -> None:
+        self._silence()
         self._end()
+
+    def _silence(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
 
     def _tell(self, command: Callable[[], None]) -> bool:
         told = super()._tell(command)
         if told and not self._stepping:
             self._stepping = True
+            self._silence()
             self._home.call_soon(self._go)
         return told
 
     def _go(self) -> None:
         self._stepping = not self.is_idle
         if self._stepping:
-            self.turn()
-            due, clock = self.now(), self._clock
-            assert isinstance(clock, SteppedClock), "a step's seconds are its clock's to count"
-            clock.back()
+            self._take_turn()
+
+    def _take_turn(self) -> None:
+        self._stepping = True
+        self.turn()
+        due, clock = self.now(), self._clock
+        assert isinstance(clock, SteppedClock), "a step's seconds are its clock's to count"
+        clock.back()
+        if self.waits_until is None:
             self._home.call_at(due, self._results_are_due)
+        else:
+            self._wait_until(self.waits_until)
+
+    def _wait_until(self, moment: float) -> None:
+        """Take the next turn then, or as soon as anything is told."""
+        self.send()
+        self._stepping = not self.is_idle
+        if self._stepping:
+            self._home.call_soon(self._go)
+        else:
+            self._alarm = self._home.call_at(moment, self._take_turn)
 
     def _results_are_due(self) -> None:
         self.send()

@@ -164,10 +164,20 @@ class Measured:
 
     def seconds(self, *, now: float) -> StepSeconds:
         """T(n), a slope of 0 where none is known."""
-        if self.plane is None or self.steps < LEAST_STEPS or not self.plane.fresh(now):
+        plane = self._known(now)
+        if plane is None:
             return UNKNOWN
-        slope = max(self.plane.per_token - sqrt(max(self.plane.p11, 0.0)), 0.0)
-        return StepSeconds(max(self.plane.level, 0.0) + self.apart, slope)
+        slope = max(plane.per_token - sqrt(max(plane.p11, 0.0)), 0.0)
+        return StepSeconds(max(plane.level, 0.0) + self.apart, slope)
+
+    def step_alone(self, *, now: float) -> StepSeconds | None:
+        """The likeliest T(n) of a step, without what lies beside it; None: not known."""
+        plane = self._known(now)
+        return None if plane is None else StepSeconds(plane.seconds(0, 1), max(plane.per_token, 0.0))
+
+    def _known(self, now: float) -> Plane | None:
+        plane = self.plane
+        return None if plane is None or self.steps < LEAST_STEPS or not plane.fresh(now) else plane
 
 
 NOTHING_MEASURED = Measured()

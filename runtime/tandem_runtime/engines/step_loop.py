@@ -3,7 +3,8 @@
 Refuses to know what the requests are for, what a token means, and how logits become tokens.
 
 Continuous batching (Yu et al. 2022, "Orca"): every step takes one piece of every job that can go on, then looks for new
-jobs; nobody waits for a batch to fill or to end. Jobs of one session form a lane and run one after the other, in order
+jobs; nobody waits for a batch to fill or to end, but for a moment, where sessions are about to come back that would
+else wait for all of a step (`domain.gathering`). Jobs of one session form a lane and run one after the other, in order
 of arrival.
 
 Long needs are cut into chunks (Agrawal et al. 2023, "Sarathi"), so that a new prompt does not hold up those who decode:
@@ -30,18 +31,19 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from statistics import fmean
 from typing import Any, TypeAlias, TypeVar
 
 from tandem_runtime.domain.batching import Shares
 from tandem_runtime.domain.budget import NOTHING_MEASURED, UNKNOWN
 from tandem_runtime.domain.errors import Overloaded, TandemError, origin
+from tandem_runtime.domain.gathering import Gathering, Ready
 from tandem_runtime.domain.tokens import Priority, SessionId
 from tandem_runtime.engines.jobs import Job, Step, Work, guesses_of
 from tandem_runtime.engines.lines import PATIENCE_SECONDS, Lines
 from tandem_runtime.engines.pace import UNPACED, Pace
-from tandem_runtime.engines.planning import Plan, StepSize, plan_step
+from tandem_runtime.engines.planning import RIDE_ALONG_TOKENS, Plan, StepSize, plan_step
 from tandem_runtime.ports import Clock, Logits, Row, StepModel
 
 __all__ = ["Beside", "Emit", "StepLoop"]
@@ -90,9 +92,13 @@ class StepLoop:
         self._ended = clock.monotonic()
         """When the last step did."""
         self._shares = {priority: Shares() for priority in Priority}
-        self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._commands: Queue[Callable[[], None]] = Queue()
+        """No SimpleQueue: of Python 3.11, that one may wait for ever where a short timeout is over before it waits."""
         self._lanes: dict[SessionId | Beside, deque[Job]] = {}
         self._starving = False
+        self._gathering = Gathering()
+        self._waits_until: float | None = None
+        """None: the next step begins at once."""
         self._outbox: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
         self._stopping = False
         self._closed = False
@@ -190,8 +196,13 @@ class StepLoop:
         """On the model's thread: run `command` on it once what is known by now has been sent."""
         self._tell(command)
 
+    def expect(self, session: SessionId) -> None:
+        """On the model's thread: `session` is about to be answered, and will ask again. A step may wait for it."""
+        self._gathering.left(session, self.now())
+
     def end_lane(self, lane: SessionId | Beside, error: TandemError) -> None:
-        """On the model's thread: all jobs of the lane fail with `error`."""
+        """On the model's thread: all jobs of the lane fail with `error`, and no more of it are expected."""
+        self._gathering.forget(lane)
         for job in list(self._lanes.get(lane, ())):
             self._finish(job, error=error)
 
@@ -230,7 +241,12 @@ class StepLoop:
     @property
     def is_idle(self) -> bool:
         """Whether a turn would begin by waiting."""
-        return self._commands.empty() and (self._starving or not self._lanes)
+        return self._commands.empty() and (self._waits_until is not None or self._starving or not self._lanes)
+
+    @property
+    def waits_until(self) -> float | None:
+        """The moment at which a step begins that waits for sessions, whoever comes; None: none waits."""
+        return self._waits_until
 
     def turn(self) -> None:
         """Do what has been asked for, and take a step. On the thread of the loop; a simulation of virtual time, which
@@ -242,7 +258,7 @@ class StepLoop:
                 command()
         if not self._stopping:
             with self._surviving():
-                self._step(began)
+                self._step_or_wait(began, is_news=bool(commands))
 
     @contextmanager
     def _surviving(self) -> Iterator[None]:
@@ -267,12 +283,16 @@ class StepLoop:
         self._stopping = True
 
     def _awaited(self) -> list[Callable[[], None]]:
-        """What must come before there is anything to do: a command, or where jobs have no memory, time."""
+        """What must come before there is anything to do: a command, or where a step waits or jobs have no memory,
+        time."""
         if not self._lanes:
             return [self._commands.get()]
-        if not self._starving:
+        if self._waits_until is not None:
+            patience = max(self._waits_until - self._clock.monotonic(), 0.0)
+        elif self._starving:
+            patience = self.lines.seconds_of_patience([job.line for job in self._first_jobs()])
+        else:
             return []
-        patience = self.lines.seconds_of_patience([job.line for job in self._first_jobs()])
         try:
             return [self._commands.get(timeout=patience)]
         except Empty:
@@ -290,6 +310,7 @@ class StepLoop:
             job.answer(None, Overloaded(f"{len(lane)} requests of this session wait already; wait for their answers"))
             return
         lane.append(job)
+        self._gathering.returned(job.lane, job.since)
         if lane[0] is job:
             self._begin(job, lane)
         elif lane[0].gives_way:
@@ -307,6 +328,24 @@ class StepLoop:
 
     def _first_jobs(self) -> list[Job]:
         return [lane[0] for lane in self._lanes.values()]
+
+    def _step_or_wait(self, began: float, *, is_news: bool) -> None:
+        """Wait, unless that has been done and nothing came; whatever comes, it is decided anew."""
+        has_waited = self._waits_until is not None and not is_news
+        seconds = 0.0 if has_waited else self._worth_waiting(began)
+        self._waits_until = began + seconds if seconds > 0 else None
+        if self._waits_until is None:
+            self._gathering.began()
+            self._step(began)
+
+    def _worth_waiting(self, now: float) -> float:
+        """For how many seconds. Those who decode plainly are not kept."""
+        costs = self._costs.step_alone(now=now) if self._gathering.expects else None
+        jobs = self._first_jobs()
+        if costs is None or any(job.gives_way for job in jobs):
+            return 0.0
+        rows = sum(job.missing for job in jobs if job.missing <= RIDE_ALONG_TOKENS)
+        return self._gathering.wait(Ready(len(jobs), rows, costs), now)
 
     def _step(self, began: float) -> None:
         seconds = UNKNOWN if self._size.costs is None else self._costs.seconds(now=began)
