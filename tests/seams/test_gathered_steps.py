@@ -163,7 +163,8 @@ def test_a_step_begins_at_once_when_the_one_it_waits_for_is_closed() -> None:
         await asked
 
     soon, _ = both(closed)
-    assert (soon[-1].rows, soon[-1].queue_seconds) == (1, pytest.approx(0.0002))
+    assert soon[-1].rows == 1
+    assert soon[-1].queue_seconds == pytest.approx(0.0002)
 
 
 def test_a_step_begins_when_the_one_it_waits_for_does_not_come() -> None:
