@@ -10,6 +10,7 @@ acceptance against the floor, its speed against the off slots. `_silence` says s
 from dataclasses import replace
 
 from tandem_operator.domain import breaker, evidence, health, rollout
+from tandem_operator.domain.nested import items, number, text
 from tandem_operator.domain.observed import StoredRevision
 from tandem_operator.domain.progress import SpeculationState, Stage, Surge
 from tandem_operator.domain.revision import Role
@@ -67,6 +68,17 @@ def _question(at: Situation, course: Course, weighed: evidence.Evidence | None) 
         silence=_silence(at, course, weighed),
         shares_target=shares_target,
         floor_decides=last or not shares_target or step.percent >= FLOOR_DECIDES_FROM_PERCENT,
+        deciding=_policies_at(at, moved.revision, min(step.percent, FLOOR_DECIDES_FROM_PERCENT)),
+    )
+
+
+def _policies_at(at: Situation, revision: str, percent: int) -> frozenset[int]:
+    """The kept policies under which a revision has this share of the traffic or more."""
+    return frozenset(
+        number(policy, "number")
+        for policy in at.policies
+        for share in items(policy, "revisions")
+        if text(share, "name") == revision and number(share, "weight") >= percent
     )
 
 
