@@ -349,7 +349,7 @@ class World:
 
     def is_on(self, policy: Mapping[str, Any]) -> bool:
         """Whether a request may speculate: by chance, as over many target pods; `Switched` has the slots of one."""
-        return self.chance.random() >= policy["control"]["offPercent"] / 100
+        return bool(self.chance.random() >= policy["control"]["offPercent"] / 100)
 
     def first_token(self, held: FirstTokens | None, how: Behaviour, bucket: int) -> FirstTokens | None:
         if how.slow is None:
@@ -473,7 +473,7 @@ def is_off(policy: Mapping[str, Any], pod: str, slot: int) -> bool:
     """As gateways choose a pod's off slots."""
     text = f"{pod}|{slot}|{policy['salt']}".encode()
     draw = int.from_bytes(hashlib.sha256(text).digest()[:8], "big") / 2**64
-    return draw < policy["control"]["offPercent"] / 100
+    return bool(draw < policy["control"]["offPercent"] / 100)
 
 
 def installed(
