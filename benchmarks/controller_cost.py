@@ -3,11 +3,12 @@
 Refuses to know engines: rounds are made before, noise of 5 % in their seconds included, so that nothing but the rule
 runs between two readings of the CPU's clock. `make bench NAME=controller_cost`. A session plays against the flat rig's
 costs: with a draft that pays, the same where the target tells credits, with one that loses, so that speculation is off
-but for probes, and with one that tells its confidence, so that proposals end early; and sixteen sessions share steps
-and a belief. Where nothing is proposed, one choice is followed by RUN_TOKENS plain tokens, as in service, and after
-each it is asked whether proposals pay by now, which counts as learning. What a reading of the clock costs is taken off.
-Figures are medians over lots of LOT choices, in microseconds: of a choice, of learning from a round, and of all that
-a round costs; beside them stands the share of choices that proposed, so that a case is seen to be what it says.
+but for probes, with one that tells its confidence, so that proposals end early, and with one that drafts ahead, as
+drafts do unless told otherwise; and sixteen sessions share steps and a belief. Where nothing is proposed, one choice is
+followed by RUN_TOKENS plain tokens, as in service, and after each it is asked whether proposals pay by now, which
+counts as learning. What a reading of the clock costs is taken off. Figures are medians over lots of LOT choices, in
+microseconds: of a choice, of learning from a round, and of all that a round costs; beside them stands the share of
+choices that proposed, so that a case is seen to be what it says.
 """
 
 import statistics
@@ -17,10 +18,11 @@ from dataclasses import dataclass
 from random import Random
 
 from benchmarks.record import record
+from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.cells import Lookahead, Shared
 from tandem_runtime.domain.lookahead import Bounds
 from tandem_runtime.domain.session import RUN_TOKENS
-from tandem_runtime.domain.tokens import Round
+from tandem_runtime.domain.tokens import Ahead, Round
 
 SEED = 5
 LOTS, LOT, WARM_UP_LOTS = 15, 1000, 3
@@ -28,6 +30,8 @@ MOST = 8
 NOISE = 0.05
 VARIANTS = 499
 """Of noise in the seconds of rounds that are otherwise alike."""
+HITS, WASTED = 0.7, 8
+"""How often what was drafted ahead is what the target said next, and how many tokens were for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +42,11 @@ class Case:
     early_stop: bool = False
     credits: bool = False
     sessions: int = 1
+    overlap: Overlap = Overlap.OFF
 
     @property
     def bounds(self) -> Bounds:
-        return Bounds(1, MOST, early_stop=self.early_stop)
+        return Bounds(1, MOST, early_stop=self.early_stop, overlap=self.overlap)
 
 
 CASES = {
@@ -50,6 +55,7 @@ CASES = {
     "off": Case(0.1),
     "early_stop": Case(0.8, early_stop=True),
     "sixteen": Case(0.8, sessions=16),
+    "ahead": Case(0.8, overlap=Overlap.AUTO),
 }
 
 
@@ -86,13 +92,16 @@ def _round(k: int, case: Case, chance: Random) -> Round:
     while accepted < proposed and chance.random() < credits[-1]:
         accepted += 1
         credits.append(_credit(case, chance))
-    drafting, forward = noisy(0.004) * proposed, noisy(0.018 if proposed else 0.015)
+    ahead = Ahead(chance.random() < HITS, WASTED) if proposed and case.overlap is Overlap.AUTO else None
+    drafting = 0.0 if ahead and ahead.hit else noisy(0.004) * proposed
+    forward = noisy(0.018 if proposed else 0.015)
     confidences = tuple(chance.randrange(256) for _ in range(min(accepted + 1, proposed))) if case.early_stop else ()
     return Round(
         proposed, accepted, accepted + 1, drafting, forward, forward, drafting,
         seconds=drafting + forward + (0.001 if proposed else 0.0), confidences=confidences,
         credits=tuple(credits[:min(accepted + 1, proposed)]) if case.credits else (),
         rows=case.sessions, draft_rows=case.sessions, beside=(case.sessions - 1) * proposed,
+        ahead=ahead, prepares=ahead is not None,
     )  # fmt: skip
 
 

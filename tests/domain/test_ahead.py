@@ -50,7 +50,7 @@ def after(*rounds: Round) -> Belief:
 
 
 def is_ahead(belief: Belief, overlap: Overlap = Overlap.AUTO) -> bool:
-    outlook, _ = look(replace(belief, looks=COMPARED_FIRST + 1), SURVIVALS, MOST, overlap)
+    outlook, _ = look(belief._replace(looks=COMPARED_FIRST + 1), SURVIVALS, MOST, overlap)
     return outlook is not None
 
 
@@ -63,8 +63,8 @@ def test_k_counts_on_what_was_ready_with_the_verdicts_of_late() -> None:
     seen = after(*[HIT, HIT, HIT, MISS] * 40)
     found = head_start(seen, Overlap.AUTO)
     assert (found.hits, found.tokens) == pytest.approx((0.75, 4.0), abs=0.02)
-    assert head_start(seen, Overlap.OFF) == head_start(replace(seen, is_ahead=False), Overlap.AUTO) == NO_HEAD_START
-    assert head_start(replace(seen, is_ahead=False), Overlap.ON) == found
+    assert head_start(seen, Overlap.OFF) == head_start(seen._replace(is_ahead=False), Overlap.AUTO) == NO_HEAD_START
+    assert head_start(seen._replace(is_ahead=False), Overlap.ON) == found
 
 
 def test_before_the_first_hit_as_much_is_ready_as_the_draft_has_time_for() -> None:

@@ -28,9 +28,8 @@ knows fades while it does not, so that it is tried again.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tandem_runtime.domain.costs import NO_HEAD_START, HeadStart
 from tandem_runtime.domain.fan_out import UNKNOWN_ACCEPTANCE
@@ -65,8 +64,7 @@ class Overlap(StrEnum):
     OFF = "Off"
 
 
-@dataclass(frozen=True, slots=True)
-class Mean:
+class Mean(NamedTuple):
     """A mean whose samples count less with each sample after them."""
 
     total: float = 0.0
@@ -84,11 +82,10 @@ class Mean:
         return self.total / self.weight if self.weight >= LEAST_WEIGHT else None
 
 
-@dataclass(frozen=True, slots=True)
-class OnDemand:
+class OnDemand(NamedTuple):
     """Decayed sums over proposals that were drafted on demand, at t_d seconds per token in steps that B rows shared."""
 
-    count: float = 0.0
+    proposals: float = 0.0
     rows: float = 0.0
     rows_squared: float = 0.0
     seconds: float = 0.0
@@ -98,7 +95,7 @@ class OnDemand:
         kept, rows = KEPT_PER_ROUND, round.draft_rows
         seconds = drafting_seconds(round) / round.proposed
         return OnDemand(
-            count=kept * self.count + 1,
+            proposals=kept * self.proposals + 1,
             rows=kept * self.rows + rows,
             rows_squared=kept * self.rows_squared + rows * rows,
             seconds=kept * self.seconds + seconds,
@@ -107,25 +104,24 @@ class OnDemand:
 
     @property
     def mean_rows(self) -> float:
-        return self.rows / self.count if self.count else 1.0
+        return self.rows / self.proposals if self.proposals else 1.0
 
     @property
     def token_seconds(self) -> float | None:
-        return self.seconds / self.count if self.count else None
+        return self.seconds / self.proposals if self.proposals else None
 
     @property
     def row_seconds(self) -> float:
         """What one more row adds to a step."""
-        if not self.count:
+        if not self.proposals:
             return 0.0
-        rows, seconds = self.rows / self.count, self.seconds / self.count
-        spread = self.rows_squared / self.count - rows * rows
-        tilt = self.rows_seconds / self.count - rows * seconds
+        rows, seconds = self.rows / self.proposals, self.seconds / self.proposals
+        spread = self.rows_squared / self.proposals - rows * rows
+        tilt = self.rows_seconds / self.proposals - rows * seconds
         return max((tilt + SPREAD_TO_BELIEVE * ROW_SHARE * seconds) / (spread + SPREAD_TO_BELIEVE), 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Belief:
+class Belief(NamedTuple):
     """What came of drafting ahead lately. `hits` is the mean of 1 for a hit and 0 for a miss, `wasted` of tokens, both
     per round for which something was prepared; the others are of a round's seconds beside drafting."""
 
@@ -196,7 +192,7 @@ def look(belief: Belief, survivals: Survivals, most: int, overlap: Overlap) -> t
         return None, belief
     is_ahead = overlap is Overlap.ON or _pays(belief, len(survivals))
     compares = overlap is Overlap.AUTO and belief.looks % COMPARED_EVERY == COMPARED_FIRST
-    chosen = replace(belief, is_ahead=is_ahead, looks=belief.looks + 1)
+    chosen = belief._replace(is_ahead=is_ahead, looks=belief.looks + 1)
     if compares or not is_ahead:
         return None, chosen
     further = extended(survivals, min(len(survivals) + MORE_TOKENS, most))
