@@ -2,13 +2,14 @@
 count. Shared by the stories; nothing here is under test."""
 
 import copy
-import hashlib
 import json
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from tests.domain.switchback import is_off
 
 from tandem_operator.apply import progress_is_kept
 from tandem_operator.domain import queries, readings
@@ -348,7 +349,7 @@ class World:
         )
 
     def is_on(self, policy: Mapping[str, Any]) -> bool:
-        """Whether a request may speculate: by chance, as over many target pods; `Switched` has the slots of one."""
+        """Whether a request may speculate: by chance, as over many target pods."""
         return bool(self.chance.random() >= policy["control"]["offPercent"] / 100)
 
     def first_token(self, held: FirstTokens | None, how: Behaviour, bucket: int) -> FirstTokens | None:
@@ -459,21 +460,6 @@ class World:
     def verdicts(self) -> dict[str, str]:
         revisions: Any = self.status["revisions"]
         return {item["name"]: item["verdict"] for item in revisions}
-
-
-class Switched(World):
-    """A world in which requests speculate in the on slots of the first target pod, and in no others."""
-
-    def is_on(self, policy: Mapping[str, Any]) -> bool:
-        pod, length = self.ready_pods(Role.TARGET)[0], policy["control"]["slotSeconds"]
-        return not is_off(policy, pod.uid, (int(self.now.timestamp()) - 1) // length)
-
-
-def is_off(policy: Mapping[str, Any], pod: str, slot: int) -> bool:
-    """As gateways choose a pod's off slots."""
-    text = f"{pod}|{slot}|{policy['salt']}".encode()
-    draw = int.from_bytes(hashlib.sha256(text).digest()[:8], "big") / 2**64
-    return bool(draw < policy["control"]["offPercent"] / 100)
 
 
 def installed(

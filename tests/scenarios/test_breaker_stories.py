@@ -1,7 +1,21 @@
 """Speculation that is switched off and comes back: by traffic, a lost draft, a command. Serving goes on throughout."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
-from tests.domain.simulated_world import QUICK, Behaviour, Switched, changed, installed
+from tests.domain.simulated_world import QUICK, Behaviour, World, changed, installed
+from tests.domain.switchback import is_off
+
+from tandem_operator.domain.revision import Role
+
+
+class Switched(World):
+    """A world in which requests speculate in the on slots of the first target pod, and in no others."""
+
+    def is_on(self, policy: Mapping[str, Any]) -> bool:
+        pod, length = self.ready_pods(Role.TARGET)[0], policy["control"]["slotSeconds"]
+        return not is_off(policy, pod.uid, (int(self.now.timestamp()) - 1) // length)
 
 
 def test_traffic_that_the_draft_cannot_predict_disables_speculation_and_it_comes_back() -> None:
