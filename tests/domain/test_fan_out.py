@@ -34,6 +34,13 @@ def test_a_fan_out_has_a_number_per_outcome_and_stays_within_its_branches(chance
     assert all(chance >= LEAST_CHANCE for each in found for chance in each)
 
 
+@pytest.mark.parametrize("branches", [0, 1, 2, 3])
+def test_of_verdicts_that_are_as_likely_no_more_get_a_branch_than_there_are(branches: int) -> None:
+    even = (0.5, 0.5)
+    assert sum(counts(fan_out((even, even, (1.0,)), branches))) == branches
+    assert counts(fan_out(on_average((1.0,)), branches))[1] == min(branches, 1)
+
+
 def test_what_never_happens_is_not_prepared_for() -> None:
     assert counts(fan_out(on_average((1.0, 1.0, 0.0)), BRANCHES))[:2] == (0, 0)
 

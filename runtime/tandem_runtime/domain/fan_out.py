@@ -20,6 +20,7 @@ that came likeliest, of some that are tried. Rejections are then expected where 
 hit as often as many that are spread by averages.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import nlargest
@@ -106,8 +107,8 @@ def fan_out(places: Sequence[Chances], branches: int) -> tuple[Chances, ...]:
     """
     outcomes = [*_outcomes(places)]
     worth = nlargest(branches, ((chance, -at) for at, row in enumerate(outcomes) for chance in row))
-    least = max(LEAST_CHANCE, worth[-1][0]) if worth else 1.0
-    return tuple(tuple(chance for chance in row if chance >= least) for row in outcomes)
+    numbers = Counter(-at for chance, at in worth if chance >= LEAST_CHANCE)
+    return tuple(row[: numbers[at]] for at, row in enumerate(outcomes))
 
 
 def _outcomes(places: Sequence[Chances]) -> list[Chances]:
