@@ -24,8 +24,8 @@ lose. Where B rows share the draft's steps, each wasted token makes a step longe
 others; that cost is the slope of the line through t_d by B, held to ROW_SHARE of t_d as far as B did not vary. And
 where draft and target take from the same machine, rounds themselves get longer: some are left without drafting ahead,
 to compare. Auto drafts ahead while the gain exceeds all that, and beyond a share more before it begins again. What it
-knows fades while it does not, so that it is tried again; with plain tokens too, since nothing is proposed meanwhile where
-a draft pays only ahead.
+knows fades while it does not, so that it is tried again; with plain tokens too, since nothing is proposed meanwhile
+where a draft pays only ahead.
 """
 
 from collections.abc import Sequence
@@ -241,8 +241,13 @@ def _pays(belief: Belief, k: int) -> bool:
 class Foresight:
     """The one cell that the sessions of a segment share: holds the belief, adds no rule."""
 
-    def __init__(self) -> None:
-        self.belief = Belief()
+    def __init__(self, belief: Belief | None = None) -> None:
+        self.belief = belief or Belief()
+
+    def kindred(self) -> "Foresight":
+        """For another segment of the pair: rounds cost the same there, but how often branches hit is its own."""
+        known = self.belief
+        return Foresight(Belief(on_demand=known.on_demand, while_ahead=known.while_ahead, while_idle=known.while_idle))
 
     def look(self, survivals: Survivals, most: int, overlap: Overlap) -> Outlook | None:
         outlook, self.belief = look(self.belief, survivals, most, overlap)

@@ -42,9 +42,9 @@ With 63 others eight times as many as pass between two scores of a session that 
 class Shared:
     """The one cell that the sessions of a segment share: holds the belief, adds no rule."""
 
-    def __init__(self, belief: Belief | None = None) -> None:
+    def __init__(self, belief: Belief | None = None, foresight: Foresight | None = None) -> None:
         self.belief = belief or Belief()
-        self.foresight = Foresight()
+        self.foresight = foresight or Foresight()
         self.calibration = Calibration()
         """What the draft's confidence is worth; learnt where it is told."""
         self.batch = ALONE

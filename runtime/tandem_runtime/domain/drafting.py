@@ -49,6 +49,12 @@ LOOK_AFTER_ROUNDS = 64
 LOOK_AFTER_MOST_ROUNDS = 1024
 
 
+def bounds_of(drafter: Drafter, bounds: Bounds) -> Bounds:
+    """What is allowed to one of a pair's drafters: only a model drafts ahead."""
+    is_as_it_is = drafter is Drafter.MODEL or bounds.overlap is Overlap.OFF
+    return bounds if is_as_it_is else replace(bounds, overlap=Overlap.OFF)
+
+
 class Turn(NamedTuple):
     """Who proposes, at most how many tokens, how many the round is believed to bring, how much faster than plainly."""
 
@@ -180,12 +186,9 @@ class Drafting:
 
     def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> Choice:
         """Each drafter's K; the greatest of them is the session's, within which `turn` remains. What is to be done
-        while the round is verified is the model's, as only a model drafts ahead."""
-        alone = bounds if bounds.overlap is Overlap.OFF else replace(bounds, overlap=Overlap.OFF)
+        while the round is verified is the model's."""
         self._choices = {
-            drafter: lookahead.choose(
-                bounds if drafter is Drafter.MODEL else alone, most, now, warm=self._is_warm(drafter, warm=warm)
-            )
+            drafter: lookahead.choose(bounds_of(drafter, bounds), most, now, warm=self._is_warm(drafter, warm=warm))
             for drafter, lookahead in self._lookaheads.items()
         }
         best = max(self._choices.values(), key=lambda choice: (choice.k, choice.plain_tokens is not None))
