@@ -103,18 +103,22 @@ def turn_of_guess(drafter: Drafter, survivals: tuple[float, ...], choice: Choice
 
 
 def turn_of_asking(drafter: Drafter, choice: Choice, *, pace: float) -> Turn | None:
-    """What is expected of a drafter before it is asked; None where that is not worth a round. What it may offer beyond
-    the best part is what it has ready, at no price."""
-    best = _best_part(drafter, choice.survivals, choice, pace=pace)
+    """What is expected of a drafter before it is asked; None where that is not worth a round. Where it works ahead,
+    what it may offer beyond the best part is what it has ready, at no price, and a stop ends drafting there; else it
+    drafts all that it is asked for."""
+    is_whole = choice.why.bounds.is_one_k or (choice.outlook is None and choice.stop is None)
+    best = _best_part(drafter, choice.survivals, choice, pace=pace, least=choice.k if is_whole else 1)
     return None if best is None else _if_it_pays(best._replace(k=choice.k), choice, pace=pace)
 
 
-def _best_part(drafter: Drafter, survivals: tuple[float, ...], choice: Choice, *, pace: float) -> Turn | None:
+def _best_part(
+    drafter: Drafter, survivals: tuple[float, ...], choice: Choice, *, pace: float, least: int = 1
+) -> Turn | None:
     k = min(choice.k, len(survivals))
     if k == 0:
         return None
     tokens = list(accumulate(survivals[:k], initial=1.0))[1:]
-    parts = [Turn(drafter, j, tokens[j - 1], token_price(choice.why, j) * tokens[j - 1]) for j in range(1, k + 1)]
+    parts = [Turn(drafter, j, tokens[j - 1], token_price(choice.why, j) * tokens[j - 1]) for j in range(least, k + 1)]
     return max(parts, key=lambda part: part.worth(pace))
 
 
