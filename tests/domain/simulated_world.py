@@ -323,8 +323,7 @@ class World:
         stratum = self.stratum(policy, gateway, served["name"])
         rounds = 20
         speculates = served["speculate"] and policy["speculation"]["state"] != "Off" and served["draft"] is not None
-        off = policy["control"]["offPercent"] / 100
-        proposes = speculates and self.chance.random() >= off and self.chance.random() < how.speculating
+        proposes = speculates and self.is_on(policy) and self.chance.random() < how.speculating
         accepted = sum(self.chance.random() < how.acceptance for _ in range(rounds)) if proposes else 0
         bucket = self.chance.randrange(BUCKETS)
         held = stratum.acceptance or Buckets()
@@ -347,6 +346,10 @@ class World:
                 first_token=self.first_token(stratum.first_token, how, bucket),
             ),
         )
+
+    def is_on(self, policy: Mapping[str, Any]) -> bool:
+        """Whether a request may speculate: by chance, as over many target pods; `Switched` has the slots of one."""
+        return bool(self.chance.random() >= policy["control"]["offPercent"] / 100)
 
     def first_token(self, held: FirstTokens | None, how: Behaviour, bucket: int) -> FirstTokens | None:
         if how.slow is None:
@@ -380,15 +383,12 @@ class World:
                 self.close_slot(policy, pod, slot)
 
     def close_slot(self, policy: Mapping[str, Any], pod: Pod, slot: int) -> None:
-        text = f"{pod.uid}|{slot}|{policy['salt']}".encode()
-        draw = int.from_bytes(hashlib.sha256(text).digest()[:8], "big") / 2**64
-        speculating = policy["speculation"]["state"] != "Off"
+        speculating, in_off_slot = policy["speculation"]["state"] != "Off", is_off(policy, pod.uid, slot)
         for revision in policy["revisions"]:
             if revision["target"] != pod.role_hash or not revision["weight"]:
                 continue
-            is_off = not speculating or draw < policy["control"]["offPercent"] / 100
             may_speculate = revision["speculate"] and (revision["draft"] is not None or "lookups" in revision)
-            arm = Arm.OFF if is_off else Arm.ON if may_speculate else Arm.BESIDE
+            arm = Arm.OFF if in_off_slot or not speculating else Arm.ON if may_speculate else Arm.BESIDE
             how = self.behaviour.get(revision["name"], Behaviour())
             speed = {Arm.ON: how.speedup, Arm.OFF: 1.0, Arm.BESIDE: 1 / (1 + self.burden(policy))}[arm]
             tokens = max(1, round(1000 * revision["weight"] / 100))
@@ -461,9 +461,26 @@ class World:
         return {item["name"]: item["verdict"] for item in revisions}
 
 
-def installed(spec: Mapping[str, Any] | None = None, *, rate: float = 0.0, seed: int = 7) -> World:
+class Switched(World):
+    """A world in which requests speculate in the on slots of the first target pod, and in no others."""
+
+    def is_on(self, policy: Mapping[str, Any]) -> bool:
+        pod, length = self.ready_pods(Role.TARGET)[0], policy["control"]["slotSeconds"]
+        return not is_off(policy, pod.uid, (int(self.now.timestamp()) - 1) // length)
+
+
+def is_off(policy: Mapping[str, Any], pod: str, slot: int) -> bool:
+    """As gateways choose a pod's off slots."""
+    text = f"{pod}|{slot}|{policy['salt']}".encode()
+    draw = int.from_bytes(hashlib.sha256(text).digest()[:8], "big") / 2**64
+    return bool(draw < policy["control"]["offPercent"] / 100)
+
+
+def installed(
+    spec: Mapping[str, Any] | None = None, *, rate: float = 0.0, seed: int = 7, kind: type[World] = World
+) -> World:
     """A world in which the first revision serves and has settled."""
-    world = World(spec, seed=seed)
+    world = kind(spec, seed=seed)
     world.run_until(lambda seen: seen.condition("Reconciling")[0] == "False", within=120, every=5)
     world.rate = rate
     return world

@@ -300,12 +300,18 @@ def test_a_drop_against_a_stable_that_is_silent_is_not_compared_and_says_what_de
     assert (deaf["acceptance"], deaf["acceptanceDrop"]) == ("ProviderError", "NotCompared")
 
 
-def beside_plain_rows(count: int, *, canary: float, everybody: float, speculating: int = 0) -> Evidence:
+def beside_plain_rows(
+    count: int, *, canary: float, everybody: float, speculating: int = 0, policy: int = 1, plain_rows: int = 1000
+) -> Evidence:
     """Milliseconds per token in on slots, against 20 in off slots, while stable proposes in so many of 9000 rounds."""
-    stratum = Stratum(policy=1, revision="stable", rounds=9000, speculating=speculating)
-    alone, together = with_slots(on=(count, canary), off=(count, 20)), with_slots(on=(count, everybody))
-    all_of_them = replace(together.slots[0], of="t", arm=Arm.BESIDE)
-    return replace(alone, slots=(*alone.slots, all_of_them), boots={"x": Boot(pod="a", strata=(stratum,))})
+    stratum = Stratum(policy=policy, revision="stable", rounds=9000, speculating=speculating)
+    alone, together = with_slots(on=(count, canary), off=(count, 20)), SlotSums()
+    for number in range(count):
+        tokens = 1000 + plain_rows
+        together = together.plus(tokens, round(tokens * everybody * (0.97 if number % 2 else 1.03)))
+    all_of_them = ArmSums(policy=1, of="t", arm=Arm.BESIDE, sums=together)
+    slots = tuple(replace(held, policy=policy) for held in (*alone.slots, all_of_them))
+    return replace(alone, slots=slots, boots={"x": Boot(pod="a", strata=(stratum,))})
 
 
 @pytest.mark.parametrize(
@@ -320,6 +326,18 @@ def beside_plain_rows(count: int, *, canary: float, everybody: float, speculatin
             CheckVerdict.INCONCLUSIVE,
             "and has 0 on + 0 off slots",
         ),
+        # A gateway that does not list plain rows
+        (
+            beside_plain_rows(60, canary=16, everybody=16, plain_rows=0),
+            CheckVerdict.INCONCLUSIVE,
+            "and has 0 on + 0 off slots",
+        ),
+        # Stable has no share, and the canary's rows are all
+        (
+            replace(beside_plain_rows(60, canary=16, everybody=16, plain_rows=0), boots={}),
+            CheckVerdict.PASS,
+            "not worse than stable by the margin",
+        ),
     ],
 )
 def test_beside_a_silent_stable_all_decoding_together_must_not_become_slower_than_plain(
@@ -331,6 +349,22 @@ def test_beside_a_silent_stable_all_decoding_together_must_not_become_slower_tha
     assert (found.verdict, found.threshold) == (verdict, "> 0.950 of plain decoding")
     assert words in found.message
     assert "stable decodes plainly (RuntimeAtZero: in numbers)" in found.message or found.samples in found.message
+
+
+def test_slots_from_before_the_canary_had_its_part_do_not_hide_that_it_slows_plain_rows() -> None:
+    """With a tenth of the traffic it costs the others little, and such a step may last for long."""
+    few, half = (
+        beside_plain_rows(600, canary=11, everybody=20.4),
+        beside_plain_rows(40, canary=17, everybody=23, policy=2),
+    )
+    boots = {"x": Boot(pod="a", strata=(*few.boots["x"].strata, *half.boots["x"].strata))}
+    evidence = replace(few, slots=(*few.slots, *half.slots), boots=boots)
+    asked = Question(analysis=RULES, evidence=evidence, target="t", silence="RuntimeAtZero: in numbers")
+    verdicts = []
+    for deciding in (None, frozenset({2})):
+        found = {check.name: check for check in assess(replace(asked, deciding=deciding))}
+        verdicts.append((found["speedupDrop"].verdict, found["speedupDrop"].samples))
+    assert verdicts == [("Pass", "640 on + 640 off slots"), ("Fail", "40 on + 40 off slots")]
 
 
 @pytest.mark.parametrize(

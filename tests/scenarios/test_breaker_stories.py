@@ -1,6 +1,7 @@
 """Speculation that is switched off and comes back: by traffic, a lost draft, a command. Serving goes on throughout."""
 
-from tests.domain.simulated_world import QUICK, Behaviour, changed, installed
+import pytest
+from tests.domain.simulated_world import QUICK, Behaviour, Switched, changed, installed
 
 
 def test_traffic_that_the_draft_cannot_predict_disables_speculation_and_it_comes_back() -> None:
@@ -35,10 +36,33 @@ def test_a_probe_whose_window_never_holds_enough_requests_ends_all_the_same() ->
 
 def test_off_slots_are_no_sign_that_the_runtime_gave_up() -> None:
     """It proposes in 16 % of the rounds in which it may: more than a tenth, though of all rounds less."""
-    world = installed(changed(QUICK, speculation__control={"percent": 50}), rate=10)
+    spec = changed(QUICK, target__replicas=1, speculation__control={"percent": 50, "slotSeconds": 10})
+    world = installed(spec, rate=10, kind=Switched)
     world.behaviour[world.stable] = Behaviour(speculating=0.16)
     world.run(600)
     assert "SpeculationDisabled" not in world.reasons()
+
+
+@pytest.mark.parametrize("slot_seconds", [10, 20, 60])
+def test_a_probe_is_not_ended_because_its_first_slots_are_off(slot_seconds: int) -> None:
+    """One target pod, busy: four slots in five are off, and the first of them hold enough requests to conclude."""
+    spec = changed(QUICK, target__replicas=1, speculation__control={"percent": 20, "slotSeconds": slot_seconds})
+    world = installed(spec, rate=10, kind=Switched)
+    world.behaviour[world.stable] = Behaviour(acceptance=0.1)
+    world.run_until(lambda seen: seen.progress.breaker.state == "Disabled", within=600)
+    world.behaviour[world.stable] = Behaviour()
+    world.run_until(lambda seen: seen.progress.breaker.state == "Active", within=1800)
+    world.run(600)
+    assert world.reasons() == ["Installed", "SpeculationDisabled", "SpeculationProbing", "SpeculationActive"]
+
+
+def test_a_runtime_that_gives_up_on_one_pod_is_still_seen() -> None:
+    world = installed(changed(QUICK, target__replicas=1), rate=10, kind=Switched)
+    world.behaviour[world.stable] = Behaviour(speculating=0.0)
+    world.run_until(lambda seen: seen.progress.breaker.reason == "RuntimeAtZero", within=300)
+    world.run_until(lambda seen: seen.progress.breaker.state == "Probing", within=600)
+    world.run_until(lambda seen: seen.progress.breaker.state == "Disabled", within=600)
+    assert world.progress.breaker.reason == "RuntimeAtZero"
 
 
 def test_a_lost_draft_leaves_serving_ready_and_returns_when_it_does() -> None:

@@ -90,3 +90,34 @@ def test_stable_may_come_back_while_the_canary_runs_and_is_then_what_the_canary_
     world.run_until(lambda seen: seen.progress.refused == v2)
     assert (world.stable, world.verdicts()[v2]) == (v1, "Bad")
     assert world.condition("RolledBack")[1] in ("AcceptanceDropFailed", "SpeedupDropFailed")
+
+
+def test_long_silence_does_not_hide_that_stable_is_back() -> None:
+    """Long without proposals, stable returns within the hold, better than the canary."""
+    steps = [{"percent": 50, "holdSeconds": 2400}]
+    world = silent(rate=3, canary__steps=steps)
+    v1 = world.stable
+    v2 = push(world, V2, Behaviour(acceptance=0.7, speedup=1.3))
+    world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
+    world.run(1440, every=60)
+    assert stage(world) is Stage.STEPPING
+    world.behaviour[v1] = Behaviour(acceptance=0.9, speedup=1.8)
+    world.run_until(lambda seen: seen.progress.breaker.state == "Active", within=900)
+    assert checks(world)["acceptanceDrop"]["verdict"] != "NotCompared"
+    world.run_until(lambda seen: seen.progress.refused == v2, within=300)
+    assert (world.stable, world.verdicts()[v2]) == (v1, "Bad")
+
+
+def test_a_command_off_promotes_no_pair_that_is_worse_than_stable() -> None:
+    """On pods of its own: its floors passed before, and only the comparison with stable stood in its way."""
+    spec = changed(QUICK, target__replicas=1, canary__steps=[{"percent": 50, "holdSeconds": 600}])
+    limits = {"canary__analysis__acceptance__maxDropBasisPoints": 100, "canary__progressDeadlineSeconds": 1200}
+    world = installed(changed(spec, **limits), rate=3)
+    world.edit(target__model__revision=V2)
+    v2 = push(world, V2, Behaviour(acceptance=0.78, speedup=1.6))
+    world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
+    world.run_until(lambda seen: checks(seen)["speedup"]["verdict"] == "Pass", within=500)
+    assert checks(world)["acceptanceDrop"]["verdict"] == "Inconclusive"
+    world.annotations["tandem.dev/speculation"] = f"off@{world.stable}#1"
+    world.run_until(lambda seen: stage(seen) is not Stage.STEPPING, within=7200, every=60)
+    assert (world.stable == v2, world.condition("RolledBack")[1]) == (False, "Inconclusive")

@@ -21,6 +21,7 @@ BENCHMARKS = (
     "engine_cpu",
     "engine_profile",
     "fairness",
+    "gathering",
     "never_worse",
     "operator_look",
     "page",

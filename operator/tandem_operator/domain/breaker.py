@@ -77,10 +77,10 @@ class Facts:
 
     Estimates are of the window and of the present state's policies only; while it is probing, `acceptance` and
     `requests` are of all of the probe. `acceptance` and `shadow` are ratios, `speedup` is a logarithm. `requests` had
-    proposals, `served` are all. `rounds` are those outside of the control's off slots, by its share, and `speculating`
-    those that proposed something. `draft_ready` is None where the pair has
-    no draft pods. `next_policy` is the number that the next change of the policy will get. `switch` is the command of
-    this look, None for none.
+    proposals, `served` are all. `rounds` are those in on slots, by the share of the decode time that is known to lie in
+    such slots, and `speculating` those that proposed something. `draft_ready` is None where the pair has no draft pods.
+    `next_policy` is the number that the next change of the policy will get. `switch` is the command of this look, None
+    for none.
     """
 
     now: datetime
@@ -105,6 +105,9 @@ class Facts:
 
 Cause = tuple[SpeculationReason, str]
 """Why, and the numbers."""
+
+NOT_THE_PAIRS_FAULT = (SpeculationReason.COMMANDED, SpeculationReason.MODE_OFF, SpeculationReason.MEMORY_PRESSURE)
+"""For these nobody speculates, a canary of another pair neither."""
 
 
 def turn(before: Breaker, facts: Facts) -> Breaker:
@@ -344,15 +347,15 @@ def _runtime_at_zero(breaker: Breaker, facts: Facts) -> Cause | None:
     there, window = breaker.draft_ready_since, timedelta(seconds=facts.marks.window_seconds)
     if facts.served < facts.marks.min_requests or there is None or facts.now - there < window:
         return None
-    note = gave_up(facts.speculating, facts.rounds)
-    return None if note is None else (SpeculationReason.RUNTIME_AT_ZERO, note)
+    share = gave_up(facts.speculating, facts.rounds)
+    return None if share is None else (SpeculationReason.RUNTIME_AT_ZERO, f"the runtime chose K = 0 in {share}")
 
 
 def gave_up(speculating: int, rounds: int) -> str | None:
-    """That a runtime hardly speculates by its own choice, in numbers; None where it does, or had nothing to choose."""
+    """In how many rounds a revision that hardly speculates did not; None where it does, or had nothing to choose."""
     if speculating >= HARDLY_SPECULATING * rounds:
         return None
-    return f"the runtime chose K = 0 in {1 - speculating / rounds:.0%} of {rounds} rounds that might have speculated"
+    return f"{1 - speculating / rounds:.0%} of {rounds} rounds that might have speculated"
 
 
 CAUSES: tuple[Callable[[Breaker, Facts], Cause | None], ...] = (

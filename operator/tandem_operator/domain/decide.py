@@ -26,7 +26,7 @@ from tandem_operator.domain.decision import (
 from tandem_operator.domain.errors import SpecError
 from tandem_operator.domain.nested import number, text
 from tandem_operator.domain.observed import Observed
-from tandem_operator.domain.progress import Progress, SpeculationReason, SpeculationState, Stage
+from tandem_operator.domain.progress import Progress, SpeculationState, Stage
 from tandem_operator.domain.revision import Revision, Role
 from tandem_operator.domain.situation import Course, Situation
 
@@ -40,8 +40,6 @@ TWO_POINTS = 0.02
 WOBBLE = 4
 """Live figures are put into status at this pace, and for this much in points and standard errors; finer data is in the
 metrics. Two windows of equal traffic differ by 4 errors once in hundreds."""
-
-_NOT_THE_PAIRS_FAULT = (SpeculationReason.COMMANDED, SpeculationReason.MODE_OFF, SpeculationReason.MEMORY_PRESSURE)
 
 
 def decide(seen: Observed) -> Decision:
@@ -113,7 +111,7 @@ def _facts(at: Situation, course: Course, name: str, pair: Revision) -> breaker.
         served=0 if lately.sums is None else lately.sums.requests,
         shadow=found.shadow,
         speedup=found.speedup if found.speedup is not None and found.speedup.units >= fewest else None,
-        rounds=0 if lately.sums is None else lately.sums.rounds * at.on_percent // 100,
+        rounds=lately.on_rounds,
         speculating=0 if lately.sums is None else lately.sums.speculating,
         memory_basis_points=_most(pod.memory_basis_points for pod in targets),
         kv_basis_points=_most(pod.kv_basis_points for pod in targets),
@@ -194,7 +192,7 @@ def _told(at: Situation, course: Course) -> tuple[SpeculationState, tuple[Share,
         return held.state, ()
     weights = rollout.shares(moved, at.stable_name, at.spec.canary, warm=steering.is_warm(at, moved.revision))
     trial = rollout.on_trial(moved) and held.state is not SpeculationState.ACTIVE
-    if not trial or held.reason in _NOT_THE_PAIRS_FAULT:
+    if not trial or held.reason in breaker.NOT_THE_PAIRS_FAULT:
         return held.state, weights
     tried = held.state is SpeculationState.PROBING
     heard = tuple(replace(share, speculate=tried or share.revision != at.stable_name) for share in weights)

@@ -128,6 +128,11 @@ class Evidence:
         """The slots of a revision (arm on) or a target hash (arm off) by policy number."""
         return {held.policy: held.sums for held in self.slots if (held.of, held.arm) == (of, arm)}
 
+    def on_share(self, target: str, policy: int) -> float:
+        """The part of all decode time on a target's pods that lay in on slots, under a policy; 0.0 without slots."""
+        on, off = (self.arm(target, arm).get(policy, SlotSums()).y for arm in (Arm.BESIDE, Arm.OFF))
+        return on / (on + off) if on else 0.0
+
 
 def begin(canary: str, stable: str, *, since: int, now: datetime) -> Evidence:
     """No evidence yet."""

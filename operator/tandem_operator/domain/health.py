@@ -60,7 +60,8 @@ class Question:
     `evidence` is None before the first answer of a gateway; `reachable` is False while gateways do not answer.
     `target` is the canary's target hash. `shadow`: nobody is served, so that only scored tokens speak. `silence` is why
     stable does not speculate, empty where it does; `shares_target`: both are on the same target pods. `floor_decides`:
-    the canary's part of the batch is large enough for its speed-up to stand on its own.
+    the canary's part of the batch is large enough for its speed-up to stand on its own; `deciding` are the policies
+    under which it was, None for all.
     """
 
     analysis: Analysis
@@ -72,6 +73,7 @@ class Question:
     silence: str = ""
     shares_target: bool = True
     floor_decides: bool = True
+    deciding: frozenset[int] | None = None
 
     @property
     def alpha(self) -> float:
@@ -308,9 +310,7 @@ def _slowdown(question: Question, evidence: Evidence) -> CheckResult:
     if not question.floor_decides:
         return _not_compared("speedupDrop", question)
     drop, margin = _speed_margin(question)
-    served, everybody = evidence.arm(evidence.canary, Arm.ON).keys(), evidence.arm(question.target, Arm.BESIDE)
-    on = {policy: everybody[policy] for policy in everybody.keys() & served & _silent_policies(evidence)}
-    off = {policy: sums for policy, sums in evidence.arm(question.target, Arm.OFF).items() if policy in on}
+    on, off = _all_decoding(question, evidence)
     draft = CheckResult(
         name="speedupDrop",
         verdict=CheckVerdict.NO_DATA,
@@ -324,6 +324,21 @@ def _slowdown(question: Question, evidence: Evidence) -> CheckResult:
     result = judge_drop(draft, estimate, margin, h)
     words = f"stable decodes plainly ({question.silence[:LONGEST_REASON]}); all decoding on the target pods"
     return decided_ratio(draft, result.verdict, estimate, h, f"{words}: {result.message}")
+
+
+def _all_decoding(question: Question, evidence: Evidence) -> tuple[Mapping[int, SlotSums], Mapping[int, SlotSums]]:
+    """Everybody's on slots, and the off slots, of the strata that tell what the canary does to plain rows.
+
+    Its part was large enough, and stable was silent or served nobody. Where a silent stable served, its rows must be
+    there: gateways that do not list them would make out that the canary's are all.
+    """
+    served, everybody = evidence.arm(evidence.canary, Arm.ON), evidence.arm(question.target, Arm.BESIDE)
+    alone = served.keys() - evidence.strata(evidence.stable).keys()
+    beside = {policy for policy in served.keys() & everybody.keys() if everybody[policy].x > served[policy].x}
+    telling = alone | (beside & _silent_policies(evidence))
+    telling &= everybody.keys() if question.deciding is None else everybody.keys() & question.deciding
+    off = evidence.arm(question.target, Arm.OFF)
+    return {policy: everybody[policy] for policy in telling}, {policy: off[policy] for policy in off.keys() & telling}
 
 
 def _spoken(evidence: Evidence) -> list[PairSums]:

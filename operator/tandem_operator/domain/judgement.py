@@ -10,6 +10,7 @@ acceptance against the floor, its speed against the off slots. `_silence` says s
 from dataclasses import replace
 
 from tandem_operator.domain import breaker, evidence, health, rollout
+from tandem_operator.domain.nested import items, number, text
 from tandem_operator.domain.observed import StoredRevision
 from tandem_operator.domain.progress import SpeculationState, Stage, Surge
 from tandem_operator.domain.revision import Role
@@ -67,22 +68,43 @@ def _question(at: Situation, course: Course, weighed: evidence.Evidence | None) 
         silence=_silence(at, course, weighed),
         shares_target=shares_target,
         floor_decides=last or not shares_target or step.percent >= FLOOR_DECIDES_FROM_PERCENT,
+        deciding=_policies_at(at, moved.revision, min(step.percent, FLOOR_DECIDES_FROM_PERCENT)),
+    )
+
+
+def _policies_at(at: Situation, revision: str, percent: int) -> frozenset[int]:
+    """The kept policies under which a revision has this share of the traffic or more."""
+    return frozenset(
+        number(policy, "number")
+        for policy in at.policies
+        for share in items(policy, "revisions")
+        if text(share, "name") == revision and number(share, "weight") >= percent
     )
 
 
 def _silence(at: Situation, course: Course, weighed: evidence.Evidence | None) -> str:
-    """Why stable does not speculate beside the canary; empty where it does, or where that is not known yet."""
+    """Why stable does not speculate beside the canary; empty where it does, or where that is not known yet.
+
+    Empty, too, where nobody may: what was gathered before is compared then, and nothing new helps the canary.
+    """
     held = course.progress.breaker
     if at.stable is None or not (at.stable.pair.draft is not None or at.spec.draft.looks_up):
         return "it has no draft"
-    if held.state not in (SpeculationState.ACTIVE, SpeculationState.PROBING):
-        return f"{held.reason}: {held.note}"
-    return _gave_up(at, at.stable, weighed)
+    if held.state in (SpeculationState.ACTIVE, SpeculationState.PROBING):
+        return _gave_up(at, at.stable, weighed, since_policy=held.first_policy)
+    return "" if held.reason in breaker.NOT_THE_PAIRS_FAULT else f"{held.reason}: {held.note}"
 
 
-def _gave_up(at: Situation, stable: StoredRevision, weighed: evidence.Evidence | None) -> str:
-    """Stable's runtime at K = 0 in thin traffic: a window of the breaker may never hold enough to see it."""
-    sums = None if weighed is None else evidence.total_of(weighed.strata(stable.name).values())
-    if sums is None or sums.requests < at.spec.canary.analysis.min_requests:
+def _gave_up(at: Situation, stable: StoredRevision, weighed: evidence.Evidence | None, *, since_policy: int) -> str:
+    """Stable's runtime at K = 0 in thin traffic: a window of the breaker may never hold enough to see it.
+
+    Of the breaker's present state only: while it was off, stable had nothing to choose.
+    """
+    if weighed is None:
         return ""
-    return breaker.gave_up(sums.speculating, sums.rounds * at.on_percent // 100) or ""
+    strata = {policy: held for policy, held in weighed.strata(stable.name).items() if policy >= since_policy}
+    if sum(held.requests for held in strata.values()) < at.spec.canary.analysis.min_requests:
+        return ""
+    rounds = sum(int(held.rounds * weighed.on_share(stable.pair.target, policy)) for policy, held in strata.items())
+    share = breaker.gave_up(sum(held.speculating for held in strata.values()), rounds)
+    return "" if share is None else f"nothing was proposed in {share}"

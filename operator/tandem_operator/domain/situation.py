@@ -45,11 +45,6 @@ class Situation:
         known = [document.policy for document in self.seen.documents.values()]
         return max([number(policy, "number") for policy in self.policies[:1]] + known, default=0) + 1
 
-    @property
-    def on_percent(self) -> int:
-        """The share of the slots in which speculation is allowed, by the policy in force."""
-        return 100 - number(self.policies[0], "control", "offPercent") if self.policies else 100
-
     def under(self, held: Progress) -> "Situation":
         """The same look with the settings of speculation that this progress has in force."""
         speculation = self.given.speculation if held.undone is None else held.undone.back_to.settings
