@@ -29,6 +29,7 @@ from benchmarks.simulator.stepped import SteppedClock, SteppedLoop, SteppedTarge
 from tandem_runtime.domain.tokens import (
     Incarnation,
     OpenSession,
+    Priority,
     Proposal,
     RunRounds,
     SamplingParameters,
@@ -112,7 +113,7 @@ DRAFTINGS: Mapping[str, Drafting] = {
 class HastyLoop(SteppedLoop):
     """Steps as soon as anything is ready."""
 
-    def expect(self, session: SessionId) -> None:
+    def expect(self, session: SessionId, priority: Priority) -> None:
         """Nobody is waited for."""
 
 

@@ -11,6 +11,7 @@ from tandem_runtime.domain.ahead import (
     PRIOR_HITS,
     Belief,
     Foresight,
+    Mean,
     Overlap,
     enough,
     extended,
@@ -63,8 +64,39 @@ def test_k_counts_on_what_was_ready_with_the_verdicts_of_late() -> None:
     seen = after(*[HIT, HIT, HIT, MISS] * 40)
     found = head_start(seen, Overlap.AUTO)
     assert (found.hits, found.tokens) == pytest.approx((0.75, 4.0), abs=0.02)
-    assert head_start(seen, Overlap.OFF) == head_start(seen._replace(is_ahead=False), Overlap.AUTO) == NO_HEAD_START
-    assert head_start(seen._replace(is_ahead=False), Overlap.ON) == found
+    harmed = seen._replace(is_ahead=False, while_idle=Mean().told(R / 2))
+    assert head_start(seen, Overlap.OFF) == head_start(harmed, Overlap.AUTO) == NO_HEAD_START
+    assert head_start(harmed, Overlap.ON) == found
+
+
+def test_what_was_drafted_behind_a_verdict_was_not_ready_with_it() -> None:
+    """As where K is fixed: one of four was there, and three more were drafted on demand."""
+    late = replace(HIT, drafting_seconds=3 * T_D, draft_seconds=3 * T_D + 0.0005, seconds=R + 3 * T_D)
+    assert head_start(after(MISS, *[late] * 20), Overlap.ON).tokens == pytest.approx(1.0)
+
+
+def test_k_does_not_count_on_a_draft_that_was_asked_to_work_ahead_and_never_does() -> None:
+    ignored = replace(MISS, ahead=None)
+    belief = Belief()
+    for _ in range(60):
+        belief = learn(belief, ignored, asked=True)
+    assert head_start(belief, Overlap.AUTO).hits < 0.2
+    assert head_start(learn(Belief(), ignored), Overlap.AUTO).hits == pytest.approx(PRIOR_HITS), "nothing was asked"
+
+
+@pytest.mark.parametrize("sessions", [1, 4])
+def test_it_is_counted_on_again_some_hundred_plain_tokens_later(sessions: int) -> None:
+    """Else a draft that pays only so, and was once in company, would never be asked again."""
+    crowd = [replace(MISS, draft_rows=rows, drafting_seconds=0.004 * rows) for rows in (3, 5, 9, 17)]
+    _, belief = look(after(*crowd * 10), SURVIVALS, MOST, Overlap.AUTO)
+    plain = replace(IDLE, proposed=0, accepted=0, emitted=1, rows=sessions)
+    for _ in range(500 * sessions):
+        belief = learn(belief, plain)
+    assert head_start(belief, Overlap.AUTO) == NO_HEAD_START
+    for _ in range(500 * sessions):
+        belief = learn(belief, plain)
+    assert head_start(belief, Overlap.AUTO) == head_start(belief, Overlap.ON)
+    assert is_ahead(belief)
 
 
 def test_before_the_first_hit_as_much_is_ready_as_the_draft_has_time_for() -> None:

@@ -102,6 +102,20 @@ def test_a_draft_that_pays_only_because_it_works_ahead_is_asked(overlap: Overlap
     assert (k_of_a_slow_draft(overlap, hit=hit) > 0) is proposes
 
 
+def test_a_draft_that_is_asked_to_work_ahead_and_never_does_is_found_out() -> None:
+    cell, bounds = settled(), Bounds(1, 8, overlap=Overlap.AUTO)
+    unprepared, hits = replace(timed(2, 1), prepares=True), []
+    for lookahead in (cell.begin(), cell.begin()):
+        for _ in range(50):
+            choose(lookahead, bounds)
+            lookahead.learn(unprepared, 0.0, warm=True)
+            hits.append(cell.head_start(bounds).hits)
+    assert hits[0] == pytest.approx(0.7), "nothing was asked before a session's first round"
+    assert hits[1] < hits[0]
+    assert hits[50] > hits[49]
+    assert hits[-1] < 0.2
+
+
 def test_what_a_session_that_begins_would_propose_is_foretold_as_it_then_chooses() -> None:
     cell, bounds = settled(), Bounds(1, 8, overlap=Overlap.ON)
     lookahead = cell.begin()

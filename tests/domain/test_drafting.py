@@ -14,6 +14,7 @@ from tandem_runtime.domain.drafting import (
     Turn,
     best_turn,
     token_price,
+    turn_of_asking,
     turn_of_guess,
 )
 from tandem_runtime.domain.lookahead import OFF, Belief, Bounds, Mode
@@ -40,6 +41,17 @@ def round_of(drafter: Drafter, proposed: int, accepted: int) -> Round:
         seconds=drafting + forward + 0.001,
         drafter=drafter,
     )
+
+
+@pytest.mark.parametrize(("least", "overlap"), [(1, Overlap.OFF), (8, Overlap.OFF), (8, Overlap.ON)])
+def test_a_model_that_drafts_all_that_it_is_asked_for_is_judged_by_all_of_it(least: int, overlap: Overlap) -> None:
+    """Though beside lookups that bring as much, a part of that would be worth more."""
+    choice = taught(MODEL).choose(Bounds(least, 8, Mode.ALWAYS, overlap=overlap), 8, 5.0, warm=True)
+    turn = turn_of_asking(MODEL, choice, pace=3.5)
+    assert turn is not None
+    assert turn.k == 8
+    assert turn.tokens == pytest.approx(1 + sum(choice.survivals))
+    assert turn.speed_up == pytest.approx(token_price(choice.why, 8) * turn.tokens)
 
 
 def nothing_known() -> Beliefs:

@@ -77,6 +77,15 @@ def test_who_is_closed_or_back_is_not_waited_for(leave: Callable[[Gathering, Has
     assert gathering.wait(Ready(1, 3, FLAT), 100.0) == 0
 
 
+@pytest.mark.parametrize(("theirs", "ours", "waits"), [(0, 0, True), (0, 1, True), (1, 1, True), (1, 0, False)])
+def test_who_is_less_urgent_than_the_most_urgent_of_the_ready_is_not_waited_for(
+    theirs: int, ours: int, waits: bool
+) -> None:
+    gathering = taught([SHORT])
+    gathering.left(0, 100.0, theirs)
+    assert (gathering.wait(Ready(2, 6, FLAT, ours), 100.0) > 0) is waits
+
+
 def test_whoever_comes_meanwhile_no_step_waits_longer_than_its_share() -> None:
     """Those who come later would be worth it by then."""
     gathering = taught(*[[0.004]] * 4, *[[0.014]] * 8)

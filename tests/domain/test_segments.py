@@ -1,9 +1,13 @@
 """Segments: who shares a belief, what a new one begins with, and how many are kept."""
 
+from dataclasses import replace
+
 import pytest
+from tests.domain.known_pair import a_round, belief
 
 from tandem_runtime.domain.adapters import AdapterDigest
-from tandem_runtime.domain.lookahead import Belief
+from tandem_runtime.domain.ahead import Overlap
+from tandem_runtime.domain.lookahead import Belief, Bounds
 from tandem_runtime.domain.segments import Heat, Segment, Segments, heat_of
 from tandem_runtime.domain.tokens import Round
 
@@ -36,6 +40,17 @@ def test_a_new_segment_begins_with_what_is_known_of_its_pair() -> None:
     assert hot.costs is taught.belief.costs
     assert hot.acceptance.survivals(1)[0] == pytest.approx(taught.belief.acceptance.survivals(1)[0], abs=0.1)
     assert (hot.k, hot.plain_rounds) == (None, 0)
+
+
+def test_a_draft_that_pays_only_because_it_works_ahead_is_asked_in_a_new_segment_too() -> None:
+    """A token takes it longer than the target, and one is ready with most verdicts."""
+    segments, bounds = Segments(), Bounds(1, 8)
+    taught = segments.cell(PLAIN)
+    taught.belief = belief(0.8, k=None, t_d=20, o=1)
+    taught.foresight.learn(a_round(1, 1, drafting_seconds=0.02, seconds=0.039), asked=False)
+    hot = segments.cell(Segment("r1", heat=Heat.HOT)).begin()
+    assert hot.choose(replace(bounds, overlap=Overlap.AUTO), 8, 0.0, warm=True).k > 0
+    assert hot.choose(bounds, 8, 0.0, warm=True).k == 0
 
 
 def test_the_nearest_of_a_pair_is_the_one_with_the_same_adapter() -> None:

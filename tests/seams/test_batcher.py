@@ -16,6 +16,7 @@ from tandem_runtime.domain.errors import (
     DraftLost,
     NotANumber,
     Overloaded,
+    SessionLost,
     TandemError,
     TargetLost,
 )
@@ -125,6 +126,26 @@ async def test_all_that_is_ready_shares_a_step() -> None:
         verdicts = [await task for task in (first, *others)]
     assert [(verdict.accepted, verdict.token) for verdict in verdicts] == [(0, 5), (0, 5), (2, 1), (1, 3)]
     assert [[row.outputs for row in step] for step in model.steps] == [[1], [1, 3, 4]]
+
+
+async def test_closing_a_session_ends_what_waits_behind_its_round_and_frees_its_place() -> None:
+    """What waits there would be refused as soon as it began."""
+    model = WatchedModel()
+    with target_of(model, chunk=8) as target:
+        await target.open(opening("a", (1,) * 40))
+        model.gate.clear()
+        reads = asyncio.create_task(target.verify(round_of("a")))
+        await enter(model)
+        stale = asyncio.create_task(target.verify(round_of("a", 1, offset=9)))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(target.close(SessionId("a")))
+        await asyncio.sleep(0)
+        model.gate.set()
+        await closing
+        outcomes = await asyncio.gather(reads, stale, return_exceptions=True)
+        for number in range(model.max_sessions):
+            await target.open(opening(f"next {number}"))
+    assert [type(outcome) for outcome in outcomes] == [SessionLost, SessionLost]
 
 
 async def test_guessing_sessions_share_every_step_of_a_draft() -> None:

@@ -14,11 +14,13 @@ import httpx
 import pytest
 from tests.seams.gateway_peers import Running, always, running_gateway, until
 
+from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.errors import TargetLost
 from tandem_runtime.domain.policy import ControlPolicy, PairRevision, RevisionName, SpeculationPolicy, SpeculationState
 from tandem_runtime.domain.segments import Heat, Segment
 from tandem_runtime.domain.tokens import (
     Capabilities,
+    Drafter,
     Opened,
     OpenSession,
     RunRounds,
@@ -30,7 +32,7 @@ from tandem_runtime.domain.tokens import (
 from tandem_runtime.engines.scripted import Script, ScriptedModel, chain_logits, lame_chain_logits
 from tandem_runtime.gateway import delivery
 from tandem_runtime.gateway.server import Listening, serve_gateway
-from tandem_runtime.local import LOCAL_DRAFT, LOCAL_TARGET
+from tandem_runtime.local import LOCAL_DRAFT, LOCAL_TARGET, Lookup
 from tandem_runtime.ports import TargetEngine
 from tandem_runtime.replicas import Replica
 from tandem_runtime.testing import constant
@@ -308,6 +310,15 @@ async def test_speculation_shows_why_this_k_for_each_segment() -> None:
     assert (greedy["k"], greedy["rule"], len(greedy["survivals"]), len(greedy["speedUps"])) == (4, "Always", 4, 4)
     assert sorted(greedy["costs"]) == ["aheadHits", "aheadTokens", "draftToken", "plainToken", "round", "verifyToken"]
     assert all(0 < chance <= 1 for chance in greedy["survivals"])
+
+
+async def test_speculation_shows_nothing_drafted_ahead_of_a_lookup() -> None:
+    speculation = replace(always(4), min_draft_tokens=1, overlap=Overlap.AUTO)
+    async with running_gateway(chain_logits, Lookup(Drafter.SUFFIX), speculation=speculation) as running:
+        await running.plain(prompt="b", max_tokens=60, temperature=0)
+        (revision,) = (await running.http.get("/v1/speculation")).json()["revisions"]
+    (segment,) = revision["segments"]
+    assert (segment["drafter"], segment["costs"]["aheadHits"], segment["costs"]["aheadTokens"]) == ("Suffix", 0, 0)
 
 
 async def test_a_revision_in_shadow_is_scored_and_serves_nobody() -> None:

@@ -68,10 +68,14 @@ class Asking:
             await asyncio.sleep(apart)
 
 
-async def two(target: SteppedTarget, priority: Priority = Priority.INTERACTIVE) -> tuple[Asking, Asking]:
+Priorities = tuple[Priority, Priority]
+ALIKE: Priorities = (Priority.INTERACTIVE, Priority.INTERACTIVE)
+
+
+async def two(target: SteppedTarget, priorities: Priorities) -> tuple[Asking, Asking]:
     """Sessions that come back a millisecond and two after each verdict, as the target has learnt by now."""
     asking = Asking(target, "soon"), Asking(target, "later")
-    for each in asking:
+    for each, priority in zip(asking, priorities, strict=True):
         await target.open(opening(each.session, priority))
     await asyncio.gather(asking[0].rounds(LEARNT, 0.001), asking[1].rounds(LEARNT, 0.002))
     return asking
@@ -80,13 +84,13 @@ async def two(target: SteppedTarget, priority: Priority = Priority.INTERACTIVE) 
 def both(
     then: Callable[[SteppedTarget, Asking, Asking], Awaitable[None]],
     kind: type[SteppedTarget] = SteppedTarget,
-    priority: Priority = Priority.INTERACTIVE,
+    priorities: Priorities = ALIKE,
 ) -> tuple[list[Verdict], list[Verdict]]:
     """What two such sessions are told where `then` happens behind their first rounds."""
 
     async def main() -> tuple[list[Verdict], list[Verdict]]:
         with target_of(kind) as target:
-            soon, later = await two(target, priority)
+            soon, later = await two(target, priorities)
             await then(target, soon, later)
         return soon.verdicts[LEARNT:], later.verdicts[LEARNT:]
 
@@ -124,7 +128,7 @@ def test_what_is_said_does_not_depend_on_it() -> None:
 
 
 def test_work_that_nobody_waits_for_is_not_waited_for() -> None:
-    soon, later = both(more, priority=Priority.BACKGROUND)
+    soon, later = both(more, priorities=(Priority.BACKGROUND, Priority.BACKGROUND))
     assert set(rows(soon[2:] + later[2:])) == {1}
 
 
@@ -176,6 +180,23 @@ def test_a_step_begins_when_the_one_it_waits_for_does_not_come() -> None:
     assert 0.001 <= soon[-1].queue_seconds <= 0.8 * STEP
 
 
+@pytest.mark.parametrize(
+    ("priorities", "waits"),
+    [
+        ((Priority.INTERACTIVE, Priority.BATCH), False),
+        ((Priority.BATCH, Priority.INTERACTIVE), True),
+        ((Priority.BATCH, Priority.BATCH), True),
+        ((Priority.INTERACTIVE, Priority.BACKGROUND), False),
+    ],
+)
+def test_nobody_is_kept_for_who_is_less_urgent(priorities: Priorities, waits: bool) -> None:
+    async def alone(target: SteppedTarget, soon: Asking, later: Asking) -> None:
+        await (await _waiting(soon, later))
+
+    soon, _ = both(alone, priorities=priorities)
+    assert (soon[-1].queue_seconds > 0) is waits
+
+
 def test_who_gives_up_while_a_step_waits_is_gone_at_once() -> None:
     async def cancelled(target: SteppedTarget, soon: Asking, later: Asking) -> None:
         asked, loop = await _waiting(soon, later), asyncio.get_running_loop()
@@ -192,7 +213,7 @@ def test_who_gives_up_while_a_step_waits_is_gone_at_once() -> None:
     both(cancelled)
 
 
-# On a thread, by a clock that a test moves ----------------------------------------------------------------------------
+# By a clock that a test moves -----------------------------------------------------------------------------------------
 
 
 class Moved:
@@ -206,6 +227,47 @@ class Moved:
 
     def wall(self) -> float:
         return self.seconds
+
+
+async def kept(size: StepSize, proposal: Proposal, survivals: tuple[float, ...]) -> bool:
+    """Whether a step with that proposal waits for a session that comes back 5.5 ms after each verdict. No thread."""
+    clock = Moved()
+    target, asking = BatchedTarget(model(), FACTS, clock=clock, size=size), list["asyncio.Future[object]"]()
+
+    async def turned(asked: Awaitable[object]) -> None:
+        asking.append(asyncio.ensure_future(asked))
+        await asyncio.sleep(0)
+        target.loop.turn()
+        target.loop.send()
+        await asyncio.sleep(0)
+
+    later = Asking(target, "later")
+    await turned(target.open(opening("soon")))
+    await turned(target.open(opening("later")))
+    for _ in range(LEARNT):
+        await turned(later.round())
+        clock.seconds += 0.0055
+    await turned(later.round())
+    await turned(target.verify(VerifyRound(SessionId("soon"), LIFE, 0, 0, proposal, survivals)))
+    waits, last = target.loop.waits_until is not None, asking[-1]
+    last.cancel()
+    await asyncio.gather(*asking, return_exceptions=True)
+    return waits
+
+
+@pytest.mark.parametrize("came", [1, 8])
+@pytest.mark.parametrize(("asked", "waits"), [(8, False), (1, True)])
+async def test_how_many_guesses_came_of_those_asked_for_has_no_part_in_it(asked: int, came: int, waits: bool) -> None:
+    """With nine rows a step is too long to be worth that wait, with two it is not. Drafting stops behind an end, so how
+    many came was drawn; and whom it is judged beside may say how many of them are judged."""
+    size = StepSize(costs=known_costs(0.010, 0.0005))
+    assert await kept(size, Proposal((5,) * min(came, asked)), (0.9,) * asked) is waits
+
+
+@pytest.mark.parametrize(("rows", "waits"), [(32, False), (64, True)])
+async def test_a_step_that_has_room_for_nobody_else_does_not_wait(rows: int, waits: bool) -> None:
+    size = StepSize(rows=rows, costs=known_costs(0.010, 0.0))
+    assert await kept(size, Proposal((5,) * 31), ()) is waits
 
 
 async def test_stopping_does_not_wait_for_a_step_that_waits() -> None:

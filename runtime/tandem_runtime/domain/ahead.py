@@ -24,7 +24,8 @@ lose. Where B rows share the draft's steps, each wasted token makes a step longe
 others; that cost is the slope of the line through t_d by B, held to ROW_SHARE of t_d as far as B did not vary. And
 where draft and target take from the same machine, rounds themselves get longer: some are left without drafting ahead,
 to compare. Auto drafts ahead while the gain exceeds all that, and beyond a share more before it begins again. What it
-knows fades while it does not, so that it is tried again.
+knows fades while it does not, so that it is tried again; with plain tokens too, since nothing is proposed meanwhile
+where a draft pays only ahead.
 """
 
 from collections.abc import Sequence
@@ -52,6 +53,9 @@ LEAST_WEIGHT = 0.1
 """Of a sample, a mean is worth nothing: with nothing new, after some hundred rounds."""
 COMPARED_EVERY, COMPARED_FIRST = 256, 7
 """In Auto one round in so many goes without drafting ahead: early enough that a machine shared by both is noticed."""
+PLAIN_FADES = 0.25
+"""How much of a proposal a plain token of each session in a step is, where nothing is drafted ahead: so proposals that
+pay no more are tried some hundred tokens later, which loses them less than a per cent."""
 BEGINS_AGAIN = 1.25
 """How far the gain must exceed the harm where nothing is drafted ahead at present."""
 
@@ -73,8 +77,9 @@ class Mean(NamedTuple):
     def told(self, value: float) -> "Mean":
         return Mean(self.total * KEPT_PER_ROUND + value, self.weight * KEPT_PER_ROUND + 1)
 
-    def faded(self) -> "Mean":
-        return Mean(self.total * KEPT_PER_ROUND, self.weight * KEPT_PER_ROUND)
+    def faded(self, rounds: float = 1.0) -> "Mean":
+        kept = KEPT_PER_ROUND**rounds
+        return Mean(self.total * kept, self.weight * kept)
 
     @property
     def value(self) -> float | None:
@@ -122,8 +127,9 @@ class OnDemand(NamedTuple):
 
 
 class Belief(NamedTuple):
-    """What came of drafting ahead lately. `hits` is the mean of 1 for a hit and 0 for a miss, `wasted` of tokens, both
-    per round for which something was prepared; the others are of a round's seconds beside drafting."""
+    """What came of drafting ahead lately. `hits` is the mean of 1 for a hit and 0 for a miss, per round for which
+    something was to be prepared, `wasted` of tokens, per round for which something was; the others are of a round's
+    seconds beside drafting."""
 
     hits: Mean = Mean()
     ready: Mean = Mean()
@@ -140,7 +146,7 @@ class Belief(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Hits per round for which something was prepared."""
+        """Hits per round for which something was to be prepared."""
         return (self.hits.total + PRIOR_HITS * PRIOR_STRENGTH) / (self.hits.weight + PRIOR_STRENGTH)
 
     @property
@@ -167,15 +173,18 @@ def drafting_seconds(round: Round) -> float:
     return round.drafting_seconds or round.draft_seconds
 
 
-def learn(belief: Belief, round: Round) -> Belief:
-    """The belief after a round. One that read a prompt, or proposed nothing, tells nothing."""
-    if round.prefill or not round.proposed:
+def learn(belief: Belief, round: Round, *, asked: bool = False) -> Belief:
+    """The belief after a round. One that read a prompt tells nothing, nor does one that proposed nothing. `asked` says
+    that the round before, of the same session, had this one's proposal prepared: a draft that cannot do so misses."""
+    if round.prefill:
         return belief
+    if not round.proposed:
+        return belief if belief.is_ahead else _rested(belief, PLAIN_FADES / round.rows)
     ahead, beside = round.ahead, max(round.seconds - drafting_seconds(round), 0.0)
     hit = ahead is not None and ahead.hit
     return Belief(
-        hits=belief.hits.faded() if ahead is None else belief.hits.told(float(hit)),
-        ready=belief.ready.told(round.proposed) if hit else belief.ready,
+        hits=belief.hits.faded() if ahead is None and not asked else belief.hits.told(float(hit)),
+        ready=belief.ready.told(_ready_tokens(belief, round)) if hit else belief.ready,
         wasted=belief.wasted.faded() if ahead is None else belief.wasted.told(ahead.wasted),
         on_demand=belief.on_demand if hit else belief.on_demand.told(round),
         while_ahead=belief.while_ahead.told(beside) if round.prepares else belief.while_ahead.faded(),
@@ -183,6 +192,17 @@ def learn(belief: Belief, round: Round) -> Belief:
         is_ahead=belief.is_ahead,
         looks=belief.looks,
     )
+
+
+def _ready_tokens(belief: Belief, round: Round) -> float:
+    """Tokens of a hit, but for those that were drafted once the verdict was there."""
+    token_seconds = belief.on_demand.token_seconds
+    return max(round.proposed - round.drafting_seconds / token_seconds, 0.0) if token_seconds else round.proposed
+
+
+def _rested(belief: Belief, rounds: float) -> Belief:
+    """What is known of harm fades."""
+    return belief._replace(wasted=belief.wasted.faded(rounds), while_ahead=belief.while_ahead.faded(rounds))
 
 
 def look(belief: Belief, survivals: Survivals, most: int, overlap: Overlap) -> tuple[Outlook | None, Belief]:
@@ -203,8 +223,9 @@ def look(belief: Belief, survivals: Survivals, most: int, overlap: Overlap) -> t
 
 
 def head_start(belief: Belief, overlap: Overlap) -> HeadStart:
-    """What K may count on: as the last choice was whether to draft ahead, so will the next be."""
-    if overlap is Overlap.OFF or not (belief.is_ahead or overlap is Overlap.ON):
+    """What K may count on: as the last choice was whether to draft ahead, so will the next be, but where no harm of it
+    is known any more."""
+    if overlap is Overlap.OFF or not (belief.is_ahead or overlap is Overlap.ON or not belief.harm_seconds):
         return NO_HEAD_START
     return HeadStart(belief.rate, belief.ready_tokens)
 
@@ -220,15 +241,20 @@ def _pays(belief: Belief, k: int) -> bool:
 class Foresight:
     """The one cell that the sessions of a segment share: holds the belief, adds no rule."""
 
-    def __init__(self) -> None:
-        self.belief = Belief()
+    def __init__(self, belief: Belief | None = None) -> None:
+        self.belief = belief or Belief()
+
+    def kindred(self) -> "Foresight":
+        """For another segment of the pair: rounds cost the same there, but how often branches hit is its own."""
+        known = self.belief
+        return Foresight(Belief(on_demand=known.on_demand, while_ahead=known.while_ahead, while_idle=known.while_idle))
 
     def look(self, survivals: Survivals, most: int, overlap: Overlap) -> Outlook | None:
         outlook, self.belief = look(self.belief, survivals, most, overlap)
         return outlook
 
-    def learn(self, round: Round) -> None:
-        self.belief = learn(self.belief, round)
+    def learn(self, round: Round, *, asked: bool) -> None:
+        self.belief = learn(self.belief, round, asked=asked)
 
 
 def extended(survivals: Survivals, length: int) -> Survivals:

@@ -42,9 +42,9 @@ With 63 others eight times as many as pass between two scores of a session that 
 class Shared:
     """The one cell that the sessions of a segment share: holds the belief, adds no rule."""
 
-    def __init__(self, belief: Belief | None = None) -> None:
+    def __init__(self, belief: Belief | None = None, foresight: Foresight | None = None) -> None:
         self.belief = belief or Belief()
-        self.foresight = Foresight()
+        self.foresight = foresight or Foresight()
         self.calibration = Calibration()
         """What the draft's confidence is worth; learnt where it is told."""
         self.batch = ALONE
@@ -113,7 +113,7 @@ class Lookahead:
         self._batch = self.shared.batch
         self._price = self.shared.price
         self._k: int | None = None
-        self._begins_run = False
+        self._begins_run = self._prepares = False
         self.deaf = False
         """Its draft could not say what it would have proposed; until the next choice another session's is asked."""
         self.last: Choice | None = None
@@ -159,7 +159,8 @@ class Lookahead:
         self._own = self.shared.learn(self._own, Seen(round, now, warm, waited=self._begins_run and not round.proposed))
         self._begins_run = False
         if self.last is not None and self.last.why.bounds.overlap is not Overlap.OFF:
-            self.shared.foresight.learn(round)
+            self.shared.foresight.learn(round, asked=self._prepares)
+        self._prepares = round.prepares
         if round.rows != self._batch.rows or (round.proposed and round.draft_rows != self._batch.draft_rows):
             self._batch = Batch(round.rows, round.draft_rows if round.proposed else self._batch.draft_rows)
         self.shared.batch = self._batch

@@ -49,6 +49,12 @@ LOOK_AFTER_ROUNDS = 64
 LOOK_AFTER_MOST_ROUNDS = 1024
 
 
+def bounds_of(drafter: Drafter, bounds: Bounds) -> Bounds:
+    """What is allowed to one of a pair's drafters: only a model drafts ahead."""
+    is_as_it_is = drafter is Drafter.MODEL or bounds.overlap is Overlap.OFF
+    return bounds if is_as_it_is else replace(bounds, overlap=Overlap.OFF)
+
+
 class Turn(NamedTuple):
     """Who proposes, at most how many tokens, how many the round is believed to bring, how much faster than plainly."""
 
@@ -97,18 +103,22 @@ def turn_of_guess(drafter: Drafter, survivals: tuple[float, ...], choice: Choice
 
 
 def turn_of_asking(drafter: Drafter, choice: Choice, *, pace: float) -> Turn | None:
-    """What is expected of a drafter before it is asked; None where that is not worth a round. What it may offer beyond
-    the best part is what it has ready, at no price."""
-    best = _best_part(drafter, choice.survivals, choice, pace=pace)
+    """What is expected of a drafter before it is asked; None where that is not worth a round. Where it works ahead,
+    what it may offer beyond the best part is what it has ready, at no price, and a stop ends drafting there; else it
+    drafts all that it is asked for."""
+    is_whole = choice.why.bounds.is_one_k or (choice.outlook is None and choice.stop is None)
+    best = _best_part(drafter, choice.survivals, choice, pace=pace, least=choice.k if is_whole else 1)
     return None if best is None else _if_it_pays(best._replace(k=choice.k), choice, pace=pace)
 
 
-def _best_part(drafter: Drafter, survivals: tuple[float, ...], choice: Choice, *, pace: float) -> Turn | None:
+def _best_part(
+    drafter: Drafter, survivals: tuple[float, ...], choice: Choice, *, pace: float, least: int = 1
+) -> Turn | None:
     k = min(choice.k, len(survivals))
     if k == 0:
         return None
     tokens = list(accumulate(survivals[:k], initial=1.0))[1:]
-    parts = [Turn(drafter, j, tokens[j - 1], token_price(choice.why, j) * tokens[j - 1]) for j in range(1, k + 1)]
+    parts = [Turn(drafter, j, tokens[j - 1], token_price(choice.why, j) * tokens[j - 1]) for j in range(least, k + 1)]
     return max(parts, key=lambda part: part.worth(pace))
 
 
@@ -180,12 +190,9 @@ class Drafting:
 
     def choose(self, bounds: Bounds, most: int, now: float, *, warm: bool) -> Choice:
         """Each drafter's K; the greatest of them is the session's, within which `turn` remains. What is to be done
-        while the round is verified is the model's, as only a model drafts ahead."""
-        alone = bounds if bounds.overlap is Overlap.OFF else replace(bounds, overlap=Overlap.OFF)
+        while the round is verified is the model's."""
         self._choices = {
-            drafter: lookahead.choose(
-                bounds if drafter is Drafter.MODEL else alone, most, now, warm=self._is_warm(drafter, warm=warm)
-            )
+            drafter: lookahead.choose(bounds_of(drafter, bounds), most, now, warm=self._is_warm(drafter, warm=warm))
             for drafter, lookahead in self._lookaheads.items()
         }
         best = max(self._choices.values(), key=lambda choice: (choice.k, choice.plain_tokens is not None))

@@ -36,8 +36,11 @@ which g is highest; it must win `MARGIN` more than it loses, as the best of many
 
 **Who is not kept.** With a session that decodes plainly among the ready no step waits: that one would lose a part of
 every step, for what others gain, and what plain decoding costs, which off slots measure, would be what company makes of
-it. Work that nobody waits for is not waited for. No step waits before its cost is known, nor for longer than
-`LONGEST_SHARE` of a in all, whoever comes meanwhile.
+it. Nobody is waited for who is less urgent than the most urgent of the ready, nor is work that nobody waits for. No
+step waits before its cost is known, nor for longer than `LONGEST_SHARE` of a in all, whoever comes meanwhile.
+
+**What was drawn** has no part in it, but for the moments at which sessions came: rows are those that were asked for, as
+in `domain.budget`, since whom a step waits for may decide how much of a proposal it judges.
 """
 
 from collections import deque
@@ -61,11 +64,13 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Who could step now: so many `sessions`, with so many `rows` together, and what steps cost."""
+    """Who could step now: so many `sessions`, with so many `rows` together, and what steps cost. `urgency` is that of
+    the most urgent, the least number."""
 
     sessions: int
     rows: int
     seconds: StepSeconds
+    urgency: int = 0
 
 
 class Gathering:
@@ -75,14 +80,15 @@ class Gathering:
         self._since: dict[Hashable, float] = {}
         self._expected: dict[Hashable, Floats] = {}
         """The moments at which each may be back, of those who are away."""
+        self._urgencies: dict[Hashable, int] = {}
         self._own: dict[Hashable, deque[float]] = {}
         self._latest: deque[float] = deque(maxlen=KEPT)
         self._waits_since: float | None = None
 
-    def left(self, session: Hashable, now: float) -> None:
+    def left(self, session: Hashable, now: float, urgency: int = 0) -> None:
         """It was answered, and will ask again."""
         own = self._own.setdefault(session, deque(maxlen=KEPT))
-        self._since[session] = now
+        self._since[session], self._urgencies[session] = now, urgency
         if len(self._latest) == KEPT:
             self._expected[session] = now + (1 + LATE) * np.array([*own, *self._latest][:KEPT])
 
@@ -97,7 +103,7 @@ class Gathering:
 
     def forget(self, session: Hashable) -> None:
         """It is closed. Idempotent."""
-        for known in (self._since, self._expected, self._own):
+        for known in (self._since, self._expected, self._urgencies, self._own):
             known.pop(session, None)
 
     def began(self) -> None:
@@ -111,11 +117,12 @@ class Gathering:
 
     def wait(self, ready: Ready, now: float) -> float:
         """For how many seconds the step should wait, unless somebody comes before; 0: it begins."""
-        if not self._expected or not ready.sessions:
+        awaited = [moments for session, moments in self._expected.items() if self._urgencies[session] <= ready.urgency]
+        if not awaited or not ready.sessions:
             return 0.0
         since = now if self._waits_since is None else self._waits_since
         longest = LONGEST_SHARE * ready.seconds.fixed - (now - since)
-        seconds = _best(np.array([*self._expected.values()]) - now, ready, longest)
+        seconds = _best(np.array(awaited) - now, ready, longest)
         if seconds > 0:
             self._waits_since = since
         return seconds

@@ -62,7 +62,7 @@ class Segments:
         return self.cell(segment).begin()
 
     def cell(self, segment: Segment) -> Shared:
-        known = self._cells.pop(segment) if segment in self._cells else Shared(self._kindred(segment))
+        known = self._cells.pop(segment) if segment in self._cells else self._begun(segment)
         self._cells[segment] = known
         if len(self._cells) > self._most:
             del self._cells[next(iter(self._cells))]
@@ -72,11 +72,12 @@ class Segments:
         """The segments of one revision, the most lately asked for first."""
         return [(segment, cell) for segment, cell in reversed(self._cells.items()) if segment.revision == revision]
 
-    def _kindred(self, segment: Segment) -> Belief:
-        """What is known of pair and drafter from another segment, one with the same adapter if there is one."""
+    def _begun(self, segment: Segment) -> Shared:
+        """With what is known of pair and drafter from another segment, one with the same adapter if there is one."""
         others = [other for other in self.of(segment.revision) if other[0].drafter is segment.drafter]
         others.sort(key=lambda other: other[0].adapter != segment.adapter)
         if not others:
-            return Belief()
-        nearest = others[0][1].belief
-        return Belief(nearest.acceptance.loosened(), nearest.costs)
+            return Shared()
+        nearest = others[0][1]
+        known = Belief(nearest.belief.acceptance.loosened(), nearest.belief.costs)
+        return Shared(known, nearest.foresight.kindred())

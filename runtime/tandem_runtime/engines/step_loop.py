@@ -189,21 +189,23 @@ class StepLoop:
     def end_beside(self, lanes: Sequence[Beside]) -> None:
         """On the model's thread: whatever goes on there ends. Idempotent."""
         for lane in lanes:
-            for job in list(self._lanes.get(lane, ())):
+            for job in reversed([*self._lanes.get(lane, ())]):
                 self._finish(job)
 
     def soon(self, command: Callable[[], None]) -> None:
         """On the model's thread: run `command` on it once what is known by now has been sent."""
         self._tell(command)
 
-    def expect(self, session: SessionId) -> None:
-        """On the model's thread: `session` is about to be answered, and will ask again. A step may wait for it."""
-        self._gathering.left(session, self.now())
+    def expect(self, session: SessionId, priority: Priority) -> None:
+        """On the model's thread: `session` is about to be answered, and will ask again. A step may wait for it, unless
+        nobody waits for what it does."""
+        if priority < Priority.BACKGROUND:
+            self._gathering.left(session, self.now(), priority)
 
     def end_lane(self, lane: SessionId | Beside, error: TandemError) -> None:
         """On the model's thread: all jobs of the lane fail with `error`, and no more of it are expected."""
         self._gathering.forget(lane)
-        for job in list(self._lanes.get(lane, ())):
+        for job in reversed([*self._lanes.get(lane, ())]):  # so that none begins
             self._finish(job, error=error)
 
     def _tell(self, command: Callable[[], None]) -> bool:
@@ -339,13 +341,14 @@ class StepLoop:
             self._step(began)
 
     def _worth_waiting(self, now: float) -> float:
-        """For how many seconds. Those who decode plainly are not kept."""
+        """For how many seconds. Those who decode plainly are not kept, nor is a step that has room for nobody else."""
         costs = self._costs.step_alone(now=now) if self._gathering.expects else None
         jobs = self._first_jobs()
-        if costs is None or any(job.gives_way for job in jobs):
+        if costs is None or not jobs or any(job.gives_way for job in jobs):
             return 0.0
-        rows = sum(job.missing for job in jobs if job.missing <= RIDE_ALONG_TOKENS)
-        return self._gathering.wait(Ready(len(jobs), rows, costs), now)
+        rows = sum(job.compulsory + len(job.slots) for job in jobs if job.compulsory <= RIDE_ALONG_TOKENS)
+        urgency = min(job.claim.priority for job in jobs)
+        return 0.0 if rows >= self._size.rows else self._gathering.wait(Ready(len(jobs), rows, costs, urgency), now)
 
     def _step(self, began: float) -> None:
         seconds = UNKNOWN if self._size.costs is None else self._costs.seconds(now=began)

@@ -19,7 +19,6 @@ from tandem_runtime.domain.errors import BadRequest, NotANumber, SessionLost, St
 from tandem_runtime.domain.tokens import (
     Opened,
     OpenSession,
-    Priority,
     Proposal,
     RunRounds,
     TokenId,
@@ -84,8 +83,7 @@ class BatchedTarget(BatchedEngine):
         _begin_at(session, request.offset)
         verdict = yield from self._round(session, request.round, request.proposal, request.survivals)
         session.last, session.floor = (request, verdict), len(session.output)
-        if session.request.priority < Priority.BACKGROUND:  # nobody waits for that
-            self._loop.expect(request.session)
+        self._loop.expect(request.session, session.request.priority)
         return verdict
 
     def _run(self, request: RunRounds, emit: Emit[Verdict]) -> Work[None]:

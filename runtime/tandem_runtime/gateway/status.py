@@ -6,6 +6,7 @@ Refuses to decide it: `domain.policy.allowance` does, and is asked here in the s
 from typing import TypedDict
 
 from tandem_runtime.domain.costs import Model
+from tandem_runtime.domain.drafting import bounds_of
 from tandem_runtime.domain.evidence import Arm
 from tandem_runtime.domain.lookahead import Choice
 from tandem_runtime.domain.policy import OwnWish, PairRevision, Policy, allowance
@@ -105,7 +106,7 @@ def _describe_revision(gateway: Gateway, policy: Policy, revision: PairRevision)
     drafts = gateway.fleet.drafts.admitted().get(revision.draft or "", 0)
     has_draft = drafts > 0 or bool(revision.lookups)
     allowed = allowance(policy, revision, OwnWish(), has_draft=has_draft, slot_on=True)
-    wall = gateway.clock.wall()
+    wall, now = gateway.clock.wall(), gateway.clock.monotonic()
     targets = [target for target in gateway.fleet.targets if target.open and target.role_hash == revision.target]
     return {
         "name": revision.name,
@@ -117,7 +118,7 @@ def _describe_revision(gateway: Gateway, policy: Policy, revision: PairRevision)
         "drafts": drafts,
         "drafters": [drafter.value for drafter in revision.drafters],
         "segments": [
-            _describe_segment(segment, cell.foretold(allowed.bounds, gateway.clock.monotonic()))
+            _describe_segment(segment, cell.foretold(bounds_of(segment.drafter, allowed.bounds), now))
             for segment, cell in gateway.segments.of(revision.name)[:SEGMENTS_SHOWN]
         ],
     }
