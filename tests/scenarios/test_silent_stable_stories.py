@@ -108,9 +108,9 @@ def test_long_silence_does_not_hide_that_stable_is_back() -> None:
     assert (world.stable, world.verdicts()[v2]) == (v1, "Bad")
 
 
-def test_a_command_off_promotes_no_pair_that_is_worse_than_stable() -> None:
-    """On pods of its own: its floors passed before, and only the comparison with stable stood in its way."""
-    spec = changed(QUICK, target__replicas=1, canary__steps=[{"percent": 50, "holdSeconds": 600}])
+def undecided() -> tuple[World, str]:
+    """A pair on pods of its own: its floors have passed, and only the comparison with stable stands in its way."""
+    spec = changed(QUICK, target__replicas=1, canary__steps=[{"percent": 50, "holdSeconds": 60}])
     limits = {"canary__analysis__acceptance__maxDropBasisPoints": 100, "canary__progressDeadlineSeconds": 1200}
     world = installed(changed(spec, **limits), rate=3)
     world.edit(target__model__revision=V2)
@@ -118,6 +118,23 @@ def test_a_command_off_promotes_no_pair_that_is_worse_than_stable() -> None:
     world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
     world.run_until(lambda seen: checks(seen)["speedup"]["verdict"] == "Pass", within=500)
     assert checks(world)["acceptanceDrop"]["verdict"] == "Inconclusive"
+    return world, v2
+
+
+def test_a_command_off_promotes_no_pair_that_may_be_worse_than_stable() -> None:
+    world, v2 = undecided()
     world.annotations["tandem.dev/speculation"] = f"off@{world.stable}#1"
     world.run_until(lambda seen: stage(seen) is not Stage.STEPPING, within=7200, every=60)
     assert (world.stable == v2, world.condition("RolledBack")[1]) == (False, "Inconclusive")
+
+
+def test_a_draft_of_stable_that_restarts_promotes_no_pair_that_may_be_worse() -> None:
+    world, _ = undecided()
+    pair = next(seen.pair for seen in world.observed().revisions if seen.name == world.stable)
+    world.broken = {str(pair.draft)}
+    world.run_until(lambda seen: seen.progress.breaker.state == "Disabled", within=40)
+    world.run(20)
+    world.broken = set()
+    world.run_until(lambda seen: seen.progress.breaker.state == "Active", within=600)
+    assert "SpeculationProbing" in world.reasons()
+    assert stage(world) is Stage.STEPPING

@@ -8,11 +8,12 @@ acceptance against the floor, its speed against the off slots. `_silence` says s
 """
 
 from dataclasses import replace
+from datetime import timedelta
 
 from tandem_operator.domain import breaker, evidence, health, rollout
 from tandem_operator.domain.nested import items, number, text
 from tandem_operator.domain.observed import StoredRevision
-from tandem_operator.domain.progress import SpeculationState, Stage, Surge
+from tandem_operator.domain.progress import Breaker, SpeculationReason, SpeculationState, Stage, Surge
 from tandem_operator.domain.revision import Role
 from tandem_operator.domain.situation import Course, Situation
 from tandem_operator.domain.spec import SpeculationMode
@@ -85,14 +86,27 @@ def _policies_at(at: Situation, revision: str, percent: int) -> frozenset[int]:
 def _silence(at: Situation, course: Course, weighed: evidence.Evidence | None) -> str:
     """Why stable does not speculate beside the canary; empty where it does, or where that is not known yet.
 
-    Empty, too, where nobody may: what was gathered before is compared then, and nothing new helps the canary.
+    Empty, too, where nobody may, and while a draft that was lost may just be starting again: what was gathered before
+    is compared then.
     """
     held = course.progress.breaker
     if at.stable is None or not (at.stable.pair.draft is not None or at.spec.draft.looks_up):
         return "it has no draft"
     if held.state in (SpeculationState.ACTIVE, SpeculationState.PROBING):
         return _gave_up(at, at.stable, weighed, since_policy=held.first_policy)
-    return "" if held.reason in breaker.NOT_THE_PAIRS_FAULT else f"{held.reason}: {held.note}"
+    if held.reason in breaker.NOT_THE_PAIRS_FAULT or _may_pass(at, held):
+        return ""
+    return f"{held.reason}: {held.note}"
+
+
+def _may_pass(at: Situation, held: Breaker) -> bool:
+    """Whether stable's draft was lost so lately that its pods may just be starting again; that says nothing of a pair.
+
+    Every other cause rests on evidence, and lasts for the cool-down.
+    """
+    window = timedelta(seconds=at.spec.auto_disable.window_seconds)
+    lost = held.reason is SpeculationReason.DRAFT_UNAVAILABLE
+    return lost and held.since is not None and at.seen.now - held.since < window
 
 
 def _gave_up(at: Situation, stable: StoredRevision, weighed: evidence.Evidence | None, *, since_policy: int) -> str:
