@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.domain.simulated_world import QUICK, V2, Behaviour, World, changed, installed, push
+from tests.domain.simulated_world import QUICK, V2, V3, Behaviour, World, changed, installed, push
 from tests.scenarios.story_views import checks, stage
 
 from tandem_operator.domain.progress import Stage
@@ -138,3 +138,13 @@ def test_a_draft_of_stable_that_restarts_promotes_no_pair_that_may_be_worse() ->
     world.run_until(lambda seen: seen.progress.breaker.state == "Active", within=600)
     assert "SpeculationProbing" in world.reasons()
     assert stage(world) is Stage.STEPPING
+
+
+def test_mode_off_promotes_no_pair_that_may_be_worse_but_one_that_never_proposed() -> None:
+    world, v2 = undecided()
+    world.edit(speculation__mode="Off")
+    world.run_until(lambda seen: stage(seen) is not Stage.STEPPING, within=7200, every=60)
+    assert (world.progress.refused, world.condition("RolledBack")[1]) == (v2, "Inconclusive")
+    world.edit(target__model__revision=V3)
+    v3 = push(world, V3)
+    world.run_until(lambda seen: seen.stable == v3, within=1200)

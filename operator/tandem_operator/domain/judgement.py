@@ -56,21 +56,26 @@ def _question(at: Situation, course: Course, weighed: evidence.Evidence | None) 
     moved, spec = course.progress.rollout, at.spec
     pair, step = at.pair(moved.revision), rollout.step_of(moved, spec.canary)
     shares_target = moved.surge is Surge.SHARED_TARGET
-    looks_up, mode = spec.draft.looks_up, spec.speculation.mode
-    can_speculate = pair is not None and (pair.draft is not None or looks_up) and mode is not SpeculationMode.OFF
+    has_draft = pair is not None and (pair.draft is not None or spec.draft.looks_up)
+    may = spec.speculation.mode is not SpeculationMode.OFF
     last = rollout.is_last(moved, spec.canary)
     return health.Question(
         analysis=spec.canary.analysis,
         evidence=weighed,
         target="" if pair is None else pair.target,
         reachable=bool(at.seen.documents),
-        speculates=can_speculate and (shares_target or not step.shadow),
+        speculates=has_draft and (may or _has_proposed(weighed, moved.revision)) and (shares_target or not step.shadow),
         shadow=step.shadow,
         silence=_silence(at, course, weighed),
         shares_target=shares_target,
         floor_decides=last or not shares_target or step.percent >= FLOOR_DECIDES_FROM_PERCENT,
         deciding=_policies_at(at, moved.revision, min(step.percent, FLOOR_DECIDES_FROM_PERCENT)),
     )
+
+
+def _has_proposed(weighed: evidence.Evidence | None, revision: str) -> bool:
+    """Whether there is something to judge of a revision, though the mode has become Off meanwhile."""
+    return weighed is not None and any(held.speculating for held in weighed.strata(revision).values())
 
 
 def _policies_at(at: Situation, revision: str, percent: int) -> frozenset[int]:
