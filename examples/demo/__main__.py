@@ -17,7 +17,7 @@ from tandem_devcluster.testing import Cluster
 OPENING = """\
 Tandem's demo. Everything is real: Kubernetes' own API server, controllers and scheduler, the Helm chart, the operator,
 the gateway, a trained draft and target. Two things are not: nodes run pods as processes, and the engines' steps are
-stretched to the cost of real GPUs (target 15 + 0.6 K ms per step, draft 6 ms, or 4 ms with captured graphs), so every
+stretched to the cost of real GPUs (target 15 + 0.6 K ms per step, draft 8 ms, or 4 ms with captured graphs), so every
 speed below is called paced.
 Thresholds, gates and confidence are the defaults, but that times to first token are not compared, which takes more
 requests. Durations, slots and steps are shorter, and more time is spent in off slots, so that a few minutes hold enough

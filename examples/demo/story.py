@@ -110,7 +110,7 @@ class Story:
 
     def good_draft(self) -> None:
         say = self.narrator
-        say.chapter("d", "the good draft with captured graphs, a step 4 ms instead of 6: promoted")
+        say.chapter("d", "the good draft with captured graphs, a step 4 ms instead of 8: promoted")
         before = self._status()["stableRevision"]
         self._edit_draft("draft-good", pace="l4-8b")
         say.wait("the canary begins", lambda: None if self._status().get("canaryRevision") else "a canary")

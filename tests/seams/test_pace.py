@@ -101,7 +101,7 @@ async def test_without_a_cost_no_step_is_stretched() -> None:
         ("h100-70b", (0,), 15.0),
         ("l4-8b", (1, 1), 4.0),
         ("l4-8b", (9,), 4.0),
-        ("l4-8b-eager", (1, 1), 6.0),
+        ("l4-8b-eager", (1, 1), 8.0),
     ],
 )
 def test_a_step_costs_what_its_table_says(table: str, outputs: tuple[int, ...], milliseconds: float) -> None:
