@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 from jsonschema import Draft202012Validator
-from tests.domain.simulated_world import QUICK, World, alert, installed
+from tests.domain.simulated_alert import alert
+from tests.domain.simulated_world import QUICK, World, installed
 
 from tandem_operator.domain.bounds import LONGEST_LIST, LONGEST_TEXT
 

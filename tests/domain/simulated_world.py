@@ -357,8 +357,7 @@ class World:
             return held
         known = held or FirstTokens((70, 400))
         index = str(int(self.chance.random() < how.slow))
-        row = _plus(known.bins.get(index, NO_BUCKETS), bucket, 1)
-        return replace(known, bins={**known.bins, index: row})
+        return replace(known, bins={**known.bins, index: _plus(known.bins.get(index, NO_BUCKETS), bucket, 1)})
 
     def score(self, policy: Mapping[str, Any], gateway: Gateway, revision: str) -> None:
         how = self.behaviour.get(revision, Behaviour())
@@ -499,9 +498,3 @@ def push(world: World, commit: str, behaviour: Behaviour | None = None) -> str:
 
 def settled(world: World) -> bool:
     return world.condition("Reconciling")[0] == "False"
-
-
-def alert(world: World, starts_at: datetime, *, key: str = "0" * 32, name: str = "TandemHighErrorRate") -> None:
-    labels = {"alertname": name, "namespace": "llm", "specdep": "chat"}
-    intent = {"name": name, "fingerprint": "f", "startsAt": starts_at.isoformat(), "revision": "", "labels": labels}
-    world.annotations[f"alert.tandem.dev/{key}"] = json.dumps(intent)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from tests.domain.simulated_alert import alert
 from tests.domain.simulated_world import (
     BASE,
     QUICK,
@@ -16,7 +17,6 @@ from tests.domain.simulated_world import (
     V3,
     Behaviour,
     World,
-    alert,
     changed,
     installed,
     named,

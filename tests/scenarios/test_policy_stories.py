@@ -5,7 +5,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.domain.simulated_world import QUICK, V2, World, alert, changed, installed, push, settled
+from tests.domain.simulated_alert import alert
+from tests.domain.simulated_world import QUICK, V2, World, changed, installed, push, settled
 from tests.scenarios.story_views import stage, weights
 
 from tandem_operator.domain import progress, record

@@ -5,7 +5,8 @@ Source of the numbered case: xdlc-agent #40 (C35).
 
 from datetime import timedelta
 
-from tests.domain.simulated_world import QUICK, V2, V3, World, alert, changed, installed, named, settled
+from tests.domain.simulated_alert import alert
+from tests.domain.simulated_world import QUICK, V2, V3, World, changed, installed, named, settled
 from tests.scenarios.story_views import stage, weights
 
 from tandem_operator.domain.progress import Stage
