@@ -140,6 +140,10 @@ WRONG: list[tuple[Mapping[str, Any], str]] = [
     ({"speculation": {"draftTokens": {"min": 9}}}, "draftTokens.min must not exceed draftTokens.max"),
     ({"speculation": {"control": {"canaryPercent": 0}}}, "spec.speculation.control.canaryPercent: Invalid value: 0"),
     (
+        {"canary": {"surge": "InPlace"}},
+        'spec.canary.surge: Unsupported value: "InPlace": supported values: "Auto", "SideBySide", "SharedTarget"',
+    ),
+    (
         {"canary": {"steps": []}},
         "spec.canary.steps: Invalid value: 0: spec.canary.steps in body should have at least 1",
     ),

@@ -98,6 +98,15 @@ def test_a_draft_that_is_gone_trips_after_a_while_and_one_that_starts_does_not()
     assert turn(turn(starting, gone), later).state is SpeculationState.ACTIVE
 
 
+def test_a_draft_that_gave_way_is_not_missing_and_starts_again_when_it_comes_back() -> None:
+    away = replace(QUIET, draft_ready=False, draft_away=True)
+    watched = turn(ACTIVE, away)
+    assert turn(watched, replace(away, now=NOW + timedelta(hours=1))) == watched
+    assert (watched.state, watched.draft_seen, watched.draft_missing_since) == (SpeculationState.ACTIVE, False, None)
+    assert turn(watched, replace(QUIET, draft_ready=False)).draft_missing_since is None
+    assert turn(DISABLED, away).state is SpeculationState.DISABLED  # a probe would find nothing to try
+
+
 def test_always_heeds_what_breaks_serving_and_nothing_else() -> None:
     always = replace(QUIET, mode=SpeculationMode.ALWAYS, requests=100)
     assert turn(ACTIVE, replace(always, acceptance=at(0.1))).state is SpeculationState.ACTIVE

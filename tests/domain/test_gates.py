@@ -1,14 +1,16 @@
 """What is known before any traffic, as tables."""
 
+from contextlib import nullcontext
+
 import pytest
 from tests.domain.simulated_world import BASE, TERMS, changed
 
 from tandem_operator.domain.decision import GateVerdict
 from tandem_operator.domain.errors import SpecError
-from tandem_operator.domain.gates import admit, capacity, compatible, crash_looping
+from tandem_operator.domain.gates import admit, admit_surge, capacity, compatible, crash_looping
 from tandem_operator.domain.observed import Fetched, Pod
 from tandem_operator.domain.revision import Revision, Role, RoleHash
-from tandem_operator.domain.spec import parse
+from tandem_operator.domain.spec import SurgeMode, parse
 
 PAIR = Revision(target=RoleHash("t"), draft=RoleHash("d"))
 
@@ -56,6 +58,28 @@ def test_an_accelerator_outside_the_table_is_named_by_its_field() -> None:
     admit(parse(BASE), TERMS.accelerators, None)
     with pytest.raises(SpecError, match=r"^spec\.target\.placement\.accelerator is 'B200'"):
         admit(parse(changed(BASE, target__placement__accelerator="B200")), TERMS.accelerators, ())
+
+
+@pytest.mark.parametrize(
+    ("asked", "stable", "words"),
+    [
+        (SurgeMode.SHARED_TARGET, Revision(target=RoleHash("t0"), draft=RoleHash("d")), "the target changes too"),
+        (SurgeMode.IN_PLACE_DRAFT, Revision(target=RoleHash("t0"), draft=RoleHash("d")), "the target changes too"),
+        (SurgeMode.IN_PLACE_DRAFT, Revision(target=RoleHash("t"), draft=None), "one of the revisions has none"),
+        (SurgeMode.IN_PLACE_DRAFT, Revision(target=RoleHash("t"), draft=RoleHash("d0")), None),
+        (SurgeMode.SHARED_TARGET, Revision(target=RoleHash("t"), draft=None), None),
+        (SurgeMode.SHARED_TARGET, PAIR, None),
+        (SurgeMode.SHARED_TARGET, None, None),
+        (SurgeMode.SIDE_BY_SIDE, Revision(target=RoleHash("t0"), draft=None), None),
+        (SurgeMode.AUTO, Revision(target=RoleHash("t0"), draft=None), None),
+    ],
+)
+def test_a_surge_that_a_change_cannot_have_is_refused_by_its_field(
+    asked: SurgeMode, stable: Revision | None, words: str | None
+) -> None:
+    refused = pytest.raises(SpecError, match=rf"^spec\.canary\.surge is '{asked}'[:;] .*{words}")
+    with nullcontext() if words is None else refused:
+        admit_surge(asked, stable, PAIR)
 
 
 def test_only_a_pod_that_fails_again_and_again_is_a_crash_loop() -> None:

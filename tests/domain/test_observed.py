@@ -139,6 +139,8 @@ progresses = st.builds(
         step=few,
         started_at=st.none() | moments,
         deadline_at=st.none() | moments,
+        gave_way=st.none() | few,
+        room_made_at=st.none() | moments,
     ),
     breaker=st.builds(
         Breaker,

@@ -18,13 +18,14 @@ from tandem_operator.domain.rollout import (
     Signal,
     advance,
     canary_replicas,
+    is_last,
     on_trial,
     pods,
     shares,
     step_of,
     surge_of,
 )
-from tandem_operator.domain.spec import Canary, CanaryStep, Draft, DraftMethod, Model, Spec, Target
+from tandem_operator.domain.spec import Canary, CanaryStep, Draft, DraftMethod, Model, Spec, SurgeMode, Target
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 STEPS = (
@@ -161,9 +162,54 @@ def test_a_step_needs_its_part_of_the_pods_and_full_size_before_everything(
     assert canary_replicas(replace(TRIAL, step=step, stage=stage), SPEC.canary, full) == expected
 
 
-def test_a_draft_alone_shares_the_target() -> None:
-    assert surge_of(revision("t", "d1"), revision("t", "d2")) is Surge.SHARED_TARGET
-    assert surge_of(revision("t1", "d"), revision("t2", "d")) is Surge.SIDE_BY_SIDE
+V1, ANOTHER_DRAFT, ANOTHER_TARGET = revision("t", "d1"), revision("t", "d2"), revision("t2", "d1")
+
+
+@pytest.mark.parametrize(
+    ("canary", "asked", "expected"),
+    [
+        (ANOTHER_DRAFT, SurgeMode.AUTO, Surge.SHARED_TARGET),
+        (ANOTHER_DRAFT, SurgeMode.SIDE_BY_SIDE, Surge.SHARED_TARGET),
+        (ANOTHER_DRAFT, SurgeMode.IN_PLACE_DRAFT, Surge.IN_PLACE_DRAFT),
+        (revision("t", None), SurgeMode.IN_PLACE_DRAFT, Surge.SHARED_TARGET),
+        (ANOTHER_TARGET, SurgeMode.AUTO, Surge.SIDE_BY_SIDE),
+        (ANOTHER_TARGET, SurgeMode.IN_PLACE_DRAFT, Surge.SIDE_BY_SIDE),
+    ],
+)
+def test_a_draft_alone_shares_the_target_or_takes_the_place_of_stables(
+    canary: Revision, asked: SurgeMode, expected: Surge
+) -> None:
+    assert surge_of(V1, canary, asked) is expected
+
+
+IN_PLACE = replace(TRIAL, stage=Stage.PREPARING, surge=Surge.IN_PLACE_DRAFT, step=0)
+
+
+def test_a_canary_in_place_begins_anew_and_remembers_under_which_policy_stable_gave_way() -> None:
+    crowded = replace(TRIAL, stage=Stage.PREPARING, step_started_at=None, unschedulable_since=NOW, room_made_at=NOW)
+    gathering = advance(crowded, Signal.IN_PLACE, LATER)
+    expected = replace(crowded, stage=Stage.GATHERING, surge=Surge.IN_PLACE_DRAFT, step=0, unschedulable_since=None)
+    assert gathering == expected
+    clearing = advance(gathering, Signal.RECORDED, replace(LATER, first_policy=9))
+    assert clearing == replace(expected, stage=Stage.CLEARING, gave_way=9)
+    assert advance(clearing, Signal.CLEARED, LATER) == replace(clearing, stage=Stage.PREPARING)
+
+
+def test_a_canary_in_place_has_one_step_and_its_pods_only_after_stables_went() -> None:
+    assert step_of(IN_PLACE, SPEC.canary) == CanaryStep(percent=90, hold_seconds=600)
+    assert is_last(IN_PLACE, SPEC.canary)
+    counts = [canary_replicas(replace(IN_PLACE, stage=stage), SPEC.canary, 3) for stage in _IN_ORDER]
+    assert counts == [0, 0, 3, 3, 3]
+
+
+def test_stable_speculates_until_it_has_given_way() -> None:
+    held = [replace(IN_PLACE, stage=stage, gave_way=9) for stage in _IN_ORDER]
+    found = [shares(now, "v1", SPEC.canary, warm=True) for now in (replace(held[0], gave_way=None), *held[1:])]
+    told = [(stable.weight, stable.speculate, canary.weight) for stable, canary in found]
+    assert told == [(100, True, 0), (100, False, 0), (100, False, 0), (10, False, 90), (10, False, 90)]
+
+
+_IN_ORDER = (Stage.GATHERING, Stage.CLEARING, Stage.PREPARING, Stage.STEPPING, Stage.COMPLETING)
 
 
 def test_pods_are_wanted_per_role_hash_and_the_most_that_anyone_asks_for() -> None:

@@ -30,6 +30,7 @@ _TEXTS: Mapping[int, tuple[str, ...]] = {
         "canary.checks[].high",
         "canary.checks[].low",
         "canary.checks[].value",
+        "canary.surge",
         "speculation.state",
         "speculation.verification",
     ),

@@ -79,8 +79,8 @@ class Facts:
     `requests` are of all of the probe. `acceptance` and `shadow` are ratios, `speedup` is a logarithm. `requests` had
     proposals, `served` are all. `rounds` are those in on slots, by the share of the decode time that is known to lie in
     such slots, and `speculating` those that proposed something. `draft_ready` is None where the pair has no draft pods.
-    `next_policy` is the number that the next change of the policy will get. `switch` is the command of this look, None
-    for none.
+    `draft_away`: its pods gave way to a canary's. `next_policy` is the number that the next change of the policy will
+    get. `switch` is the command of this look, None for none.
     """
 
     now: datetime
@@ -90,6 +90,7 @@ class Facts:
     mode: SpeculationMode = SpeculationMode.AUTO
     compatible: bool = True
     draft_ready: bool | None = True
+    draft_away: bool = False
     acceptance: Estimate | None = None
     requests: int = 0
     served: int = 0
@@ -175,7 +176,12 @@ def _afresh(before: Breaker, facts: Facts) -> Breaker:
 
 
 def _watch_draft(breaker: Breaker, facts: Facts) -> Breaker:
-    """Remembers since when the draft has been there, or missing; one that never came is starting, not missing."""
+    """Remembers since when the draft has been there, or missing; one that never came is starting, not missing.
+
+    One that gave way to a canary's is neither, and will start again.
+    """
+    if facts.draft_away:
+        return replace(breaker, draft_seen=False, draft_ready_since=None, draft_missing_since=None)
     ready_since = (breaker.draft_ready_since or facts.now) if facts.draft_ready else None
     breaker = replace(breaker, draft_ready_since=ready_since)
     if facts.draft_ready or not breaker.draft_seen:
@@ -223,7 +229,7 @@ def _from_disabled(breaker: Breaker, facts: Facts) -> tuple[Turn, Cause] | None:
     lost = breaker.reason is SpeculationReason.DRAFT_UNAVAILABLE
     if lost and facts.draft_ready:
         return (Turn.WORTH_A_TRY, (SpeculationReason.TRYING_AGAIN, "a draft pod is ready again"))
-    if lost or _cooling(breaker, facts) or _memory_lasts(breaker, facts):
+    if lost or facts.draft_away or _cooling(breaker, facts) or _memory_lasts(breaker, facts):
         return None
     mark = marks.acceptance.enable_above_basis_points / 10_000
     if facts.shadow is None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from tandem_operator.domain import health, progress, record
+from tandem_operator.domain import health, progress, record, rollout
 from tandem_operator.domain.actions import Outcome, Verb
 from tandem_operator.domain.bounds import fitted
 from tandem_operator.domain.decision import CheckVerdict, Decision, Figures, GateResult, GateVerdict
@@ -132,9 +132,19 @@ def _draft_ready(view: View) -> GateResult:
         return GateResult(_UNKNOWN, "NotYet", "nothing has been rolled out yet")
     if serving.pair.draft is None:
         return GateResult(_TRUE, "NotUsed", "the pair has no draft pods")
+    if _gave_way(view):
+        return GateResult(_FALSE, "GaveWay", f"its pods gave way to those of revision {_canary_name(view)}")
     if not view.wanted(Role.DRAFT, serving.pair.draft) and view.decision.pods:
         return GateResult(_FALSE, "Released", "its pods were given up, because speculation has been off for long")
     return _pods_ready(view, Role.DRAFT, serving.pair.draft)
+
+
+def _gave_way(view: View) -> bool:
+    return view.decision.progress.rollout.gave_way is not None
+
+
+def _canary_name(view: View) -> str:
+    return view.decision.progress.rollout.revision
 
 
 def _gateway_ready(view: View) -> GateResult:
@@ -180,6 +190,8 @@ def _progressing(view: View) -> GateResult:
     percent = _percent(view.decision, moved.revision)
     messages: Mapping[Stage, str] = {
         Stage.INSTALLING: f"the first revision {moved.revision} is coming up",
+        Stage.GATHERING: f"revision {moved.revision}: stable's draft gives way once enough is known of it to compare",
+        Stage.CLEARING: f"revision {moved.revision}: stable's draft pods go before its own come",
         Stage.PREPARING: f"revision {moved.revision}: pods for step {moved.step} are coming up",
         Stage.STEPPING: f"revision {moved.revision}: step {moved.step} at {percent} %",
         Stage.PAUSED: f"revision {moved.revision}: step {moved.step} waits for tandem.dev/promote",
@@ -212,6 +224,12 @@ def _speculation_active(view: View) -> GateResult:
         return GateResult(_FALSE, str(held.reason), f"{held.state}: {held.note}")
     if serving is None:
         return GateResult(_FALSE, "NotServingYet", "no pair serves yet")
+    if _gave_way(view):
+        canary = _canary_name(view)
+        words = (
+            f"stable's draft gave way to that of revision {canary}, which serves {_percent(view.decision, canary)} %"
+        )
+        return GateResult(_FALSE, "GaveWay", words)
     if serving.pair.draft is not None and not view.ready(Role.DRAFT, serving.pair.draft):
         return GateResult(_FALSE, "DraftNotReady", "no draft pod is ready; the target serves alone")
     return GateResult(_TRUE, str(held.reason), held.note or "on since this revision serves")
@@ -325,7 +343,7 @@ def _views(view: View) -> dict[str, object]:
     if decision.hold or decision.spec is None:
         return {}
     moved, held = decision.progress.rollout, decision.progress
-    trial = decision.checks or moved.stage in (Stage.PREPARING, Stage.STEPPING, Stage.PAUSED, Stage.COMPLETING)
+    trial = decision.checks or rollout.on_trial(moved)
     port, resource = decision.spec.gateway.service.port, seen.resource
     return {
         "stableRevision": decision.stable or None,
@@ -346,6 +364,7 @@ def _views(view: View) -> dict[str, object]:
 def _canary(view: View) -> dict[str, object]:
     moved = view.decision.progress.rollout
     found = {
+        "surge": str(moved.surge),
         "step": moved.step,
         "percent": _percent(view.decision, moved.revision),
         "startedAt": _moment(moved.started_at),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
-from tandem_operator.domain import breaker, gates, policy, record, rollout, situation, steering, undo, window
+from tandem_operator.domain import breaker, gates, policy, record, rollout, room, situation, steering, undo, window
 from tandem_operator.domain.decision import (
     Decision,
     Figures,
@@ -82,6 +82,7 @@ ORDER: tuple[Callable[[Situation, Course], Course], ...] = (
     steering.keep_stalled,
     steering.keep_deadlines,
     steering.mind_gates,
+    room.mind_room,
     steering.analyse,
     steering.go_on,
 )
@@ -106,6 +107,7 @@ def _facts(at: Situation, course: Course, name: str, pair: Revision) -> breaker.
         mode=spec.speculation.mode,
         compatible=gates.compatible(pair, at.seen.pods).verdict is not GateVerdict.CLOSED,
         draft_ready=_draft_ready(at, pair),
+        draft_away=course.progress.rollout.gave_way is not None,
         acceptance=found.acceptance,
         requests=found.requests,
         served=0 if lately.sums is None else lately.sums.requests,
@@ -185,7 +187,7 @@ def _told(at: Situation, course: Course) -> tuple[SpeculationState, tuple[Share,
 
     Where it was the stable pair's own fault that speculation is off, a canary of another pair is still judged: then
     speculation is on, but for stable's requests. These have it too while it is tried again: in one slot of five nobody
-    could judge the canary.
+    could judge the canary. A stable that gave way has nothing to try.
     """
     moved, held = course.progress.rollout, course.progress.breaker
     if not moved.revision and at.stable is None:
@@ -195,8 +197,10 @@ def _told(at: Situation, course: Course) -> tuple[SpeculationState, tuple[Share,
     if not trial or held.reason in breaker.NOT_THE_PAIRS_FAULT:
         return held.state, weights
     tried = held.state is SpeculationState.PROBING
-    heard = tuple(replace(share, speculate=tried or share.revision != at.stable_name) for share in weights)
-    return SpeculationState.ACTIVE, heard
+    heard = (
+        replace(share, speculate=share.speculate and (tried or share.revision != at.stable_name)) for share in weights
+    )
+    return SpeculationState.ACTIVE, tuple(heard)
 
 
 def _policy(
@@ -214,10 +218,16 @@ def _policy(
         shares=weights,
         pairs=known,
         state=told,
-        on_trial=rollout.on_trial(course.progress.rollout)
-        and any(share.revision != at.stable_name and (share.weight or share.shadow) for share in weights),
+        on_trial=_is_compared(at, course, weights),
     )
     return policy.build(terms, at.policies, number=at.next_policy)
+
+
+def _is_compared(at: Situation, course: Course, weights: tuple[Share, ...]) -> bool:
+    """Whether off slots are wanted as often as a canary needs them: for itself, or for what it will be held against."""
+    moved = course.progress.rollout
+    heard = any(share.revision != at.stable_name and (share.weight or share.shadow) for share in weights)
+    return rollout.on_trial(moved) and (heard or moved.stage is Stage.GATHERING)
 
 
 def _pods(at: Situation, course: Course) -> tuple[PodsWanted, ...]:
@@ -227,7 +237,7 @@ def _pods(at: Situation, course: Course) -> tuple[PodsWanted, ...]:
     idle = breaker.released(course.progress.breaker, spec.auto_disable, at.seen.now)
     needs = []
     if at.stable is not None:
-        used = 0 if idle else drafts
+        used = 0 if idle or moved.gave_way is not None else drafts
         needs.append(rollout.Need(at.stable.name, at.stable.pair, targets, used))
     pair = at.pair(moved.revision) if moved.revision else None
     if pair is not None and moved.stage in (Stage.INSTALLING, Stage.RETURNING):
@@ -236,8 +246,14 @@ def _pods(at: Situation, course: Course) -> tuple[PodsWanted, ...]:
         few = [rollout.canary_replicas(moved, spec.canary, full) for full in (targets, drafts)]
         needs.append(rollout.Need(moved.revision, pair, few[0], few[1]))
     if at.previous is not None and _kept_ready(at, course):
-        needs.append(rollout.Need(at.previous.name, at.previous.pair, targets, drafts))
+        needs.append(rollout.Need(at.previous.name, _without_swapped(at, at.previous.pair), targets, drafts))
     return rollout.pods(needs)
+
+
+def _without_swapped(at: Situation, pair: Revision) -> Revision:
+    """The previous pair without a draft that gave way to stable's: there may be no room for both."""
+    workload = at.seen.workload(Role.DRAFT, pair.draft)
+    return pair if workload is not None and workload.wanted else replace(pair, draft=None)
 
 
 def _kept_ready(at: Situation, course: Course) -> bool:
@@ -246,8 +262,7 @@ def _kept_ready(at: Situation, course: Course) -> bool:
     since = None if at.stable is None else at.stable.stable_since
     if since is None or now - since >= timedelta(seconds=canary.rollback_window_seconds):
         return False
-    crowded = course.progress.rollout.unschedulable_since
-    return crowded is None or now - crowded < timedelta(seconds=canary.capacity_wait_seconds)
+    return course.progress.rollout.room_made_at is None
 
 
 def _next_number(at: Situation) -> int:
@@ -298,12 +313,15 @@ def _moved(shown: str, value: float | None, error: float) -> bool:
 def _look_again(at: Situation, course: Course) -> int:
     """Seconds until something may have changed by itself."""
     moved, held = course.progress.rollout, course.progress.breaker
-    if course.marks or moved.stage in (Stage.INSTALLING, Stage.PREPARING, Stage.COMPLETING, Stage.RETURNING):
+    if course.marks or moved.stage in _WAITING:
         return WAITING_SECONDS
     ahead = (steering.hold_end(at, course), moved.deadline_at, held.next_try_at)
     waits = [_seconds(moment - at.seen.now) for moment in ahead if moment is not None and moment > at.seen.now]
     interval = at.spec.canary.analysis.interval_seconds if rollout.on_trial(moved) else STEADY_SECONDS
     return max(1, min([STEADY_SECONDS, interval, *waits]))
+
+
+_WAITING = (Stage.INSTALLING, Stage.CLEARING, Stage.PREPARING, Stage.COMPLETING, Stage.RETURNING)
 
 
 def _seconds(span: timedelta) -> int:

@@ -7,10 +7,11 @@ Refuses to know what is done about it.
 from collections.abc import Iterable, Sequence
 
 from tandem_operator.domain.decision import GateResult, GateVerdict
+from tandem_operator.domain.errors import SpecError
 from tandem_operator.domain.observed import Node, Pod
 from tandem_operator.domain.pools import AcceleratorTable, choose
 from tandem_operator.domain.revision import Revision, Role
-from tandem_operator.domain.spec import Placement, Spec
+from tandem_operator.domain.spec import Placement, Spec, SurgeMode
 
 CRASHES = 5
 """Restarts after which a pod that still fails is called a crash loop."""
@@ -27,6 +28,20 @@ def admit(spec: Spec, table: AcceleratorTable, nodes: Sequence[Node] | None) -> 
         if placement.accelerator is not None:
             path = f"spec.{role}.placement.accelerator"
             choose(placement.accelerator, count=placement.count, table=table, nodes=labels, path=path)
+
+
+def admit_surge(asked: SurgeMode, stable: Revision | None, wanted: Revision) -> None:
+    """Raises SpecError where the pods of a change cannot come up as `spec.canary.surge` asks."""
+    if stable is None or stable == wanted or asked in (SurgeMode.AUTO, SurgeMode.SIDE_BY_SIDE):
+        return
+    if stable.target != wanted.target:
+        words = (
+            "the target changes too, so its pods cannot be shared; set Auto or SideBySide, or leave the target as it is"
+        )
+        raise SpecError("spec.canary.surge", str(asked), words)
+    if asked is SurgeMode.IN_PLACE_DRAFT and None in (stable.draft, wanted.draft):
+        words = "only draft pods can take the place of draft pods, and one of the revisions has none; set Auto"
+        raise SpecError("spec.canary.surge", str(asked), words)
 
 
 def compatible(pair: Revision, pods: Iterable[Pod]) -> GateResult:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tandem_operator.domain import own_metrics
+from tandem_operator.domain.accepted import Accepted, by_policy, hardly_proposes, sums_of
 from tandem_operator.domain.decision import CheckResult, CheckVerdict
 from tandem_operator.domain.evidence import ENOUGH_FOR_AN_EDGE, Evidence, total_of
 from tandem_operator.domain.intervals import (
@@ -33,24 +34,17 @@ from tandem_operator.domain.intervals import (
     faster_together,
     half_width,
     log_e_value,
-    ratio,
 )
 from tandem_operator.domain.samples import Arm, Replayed, Stratum
 from tandem_operator.domain.spec import Analysis, MetricCheck
-from tandem_operator.domain.verdicts import decided, decided_ratio, judge_drop, judge_rise, stated
+from tandem_operator.domain.verdicts import SMALLEST_SCALE, decided, decided_ratio, judge_drop, judge_rise, stated
 
-FEWEST_BUCKETS = 32
-"""Below this many filled buckets a variance over buckets is not to be trusted."""
 SPEEDUP_SCALE = 0.2
 """tau of the speed-up's floor, in units of ln: most pairs lie within a fifth of their threshold."""
 WHOLE = 10_000
 """A share of all, in basis points."""
-HARDLY = 0.1
-"""Below this share of rounds with proposals a revision as good as decodes plainly."""
 LONGEST_REASON = 300
 """Of a check's message, which status cuts at 512."""
-SMALLEST_SCALE = 0.005
-"""tau where a drop of nothing at all is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +53,8 @@ class Question:
 
     `evidence` is None before the first answer of a gateway; `reachable` is False while gateways do not answer.
     `target` is the canary's target hash. `shadow`: nobody is served, so that only scored tokens speak. `silence` is why
-    stable does not speculate, empty where it does; `shares_target`: both are on the same target pods. `floor_decides`:
+    stable does not speculate, empty where it does; `shares_target`: both are on the same target pods; `in_turn`: the
+    canary takes the place of stable's draft, and is held against what stable did before. `floor_decides`:
     the canary's part of the batch is large enough for its speed-up to stand on its own; `deciding` are the policies
     under which it was, None for all.
     """
@@ -72,6 +67,7 @@ class Question:
     shadow: bool = False
     silence: str = ""
     shares_target: bool = True
+    in_turn: bool = False
     floor_decides: bool = True
     deciding: frozenset[int] | None = None
 
@@ -133,7 +129,7 @@ def _answer(check: Check, question: Question) -> CheckResult:
 def _acceptance_floor(question: Question, evidence: Evidence) -> CheckResult:
     """Conditional acceptance of the canary: 0.900 +- 0.021 with 1000 requests passes a floor of 0.8."""
     floor = question.analysis.acceptance.min_basis_points / 10_000
-    known = _Accepted(question, evidence)
+    known = _accepted(question, evidence)
     draft = CheckResult(
         name="acceptance", verdict=CheckVerdict.NO_DATA, threshold=f">= {floor:.3f}", samples=known.samples
     )
@@ -157,90 +153,20 @@ def _acceptance_drop(question: Question, evidence: Evidence) -> CheckResult:
     if question.silence:
         return _not_compared("acceptanceDrop", question)
     margin = question.analysis.acceptance.max_drop_basis_points / 10_000
-    known = _Accepted(question, evidence)
+    known = _accepted(question, evidence)
     draft = CheckResult(
         name="acceptanceDrop", verdict=CheckVerdict.NO_DATA, threshold=f"> {-margin:.3f}", samples=known.both_samples
     )
     if known.missing or known.missing_stable:
         return stated(draft, CheckVerdict.NO_DATA, known.missing or known.missing_stable)
-    shared = known.canary.keys() & known.stable.keys()
-    estimate = combine(difference(known.canary[policy], known.stable[policy]) for policy in sorted(shared))
+    estimate = known.loss_in_turn if question.in_turn else known.loss
     if known.short or known.short_stable or estimate is None:
         return stated(draft, CheckVerdict.INCONCLUSIVE, known.short or known.short_stable or known.unfilled)
     return judge_drop(draft, estimate, margin, half_width(estimate, known.scale, question.alpha))
 
 
-class _Accepted:
-    """The acceptance of both revisions by stratum, and what is missing to speak of it."""
-
-    def __init__(self, question: Question, evidence: Evidence) -> None:
-        self._question = question
-        canary, stable = evidence.strata(evidence.canary), evidence.strata(evidence.stable)
-        read = _shadow if question.shadow else _accepted
-        self.canary = _by_policy(canary, read)
-        self.stable = _by_policy(stable, _accepted)
-        self.scale = max(question.analysis.acceptance.max_drop_basis_points / 10_000, SMALLEST_SCALE)
-        counted, examined = _sums(canary.values(), read)
-        self.pooled = f"{counted / examined:.3f}" if examined else ""
-        requests, stable_requests = _requests(canary.values()), _requests(stable.values())
-        self.samples = f"{examined} scored tokens" if question.shadow else f"{requests} requests"
-        self.both_samples = f"{self.samples}, stable {stable_requests} requests"
-        what = "shadow" if question.shadow else "acceptance"
-        idle = "" if question.shadow else _idle(canary.values())
-        self.missing = "" if examined else f"the gateways hold no {what} sums of revision {evidence.canary} yet{idle}"
-        self.missing_stable = (
-            "" if _sums(stable.values(), _accepted)[1] else f"no acceptance sums of revision {evidence.stable} yet"
-        )
-        self.short = "" if question.shadow else self._short(requests, evidence.canary, idle)
-        self.short_stable = "" if question.shadow else self._short(stable_requests, evidence.stable)
-        self.unfilled = (
-            f"too few requests under any one policy: they fall into buckets, and {FEWEST_BUCKETS} must be filled"
-        )
-
-    def _short(self, requests: int, revision: str, idle: str = "") -> str:
-        needed = self._question.analysis.min_requests
-        has = f"revision {revision} has {requests} of the {needed} requests it needs"
-        return "" if requests >= needed else f"{has}{idle}"
-
-
-def _idle(strata: Iterable[Stratum]) -> str:
-    """That a revision proposes so little that one may wait in vain: its runtime sees no gain, or it may not."""
-    total = total_of(strata)
-    if total is None or not _hardly_proposes(total):
-        return ""
-    return f"; nothing was proposed in {1 - total.speculating / total.rounds:.0%} of its {total.rounds} rounds"
-
-
-def _hardly_proposes(stratum: Stratum) -> bool:
-    return stratum.speculating < HARDLY * stratum.rounds
-
-
-def _by_policy(
-    strata: Mapping[int, Stratum], read: Callable[[Stratum], tuple[tuple[int, ...], tuple[int, ...]]]
-) -> dict[int, Estimate]:
-    """Estimates of the strata that have enough filled buckets."""
-    found = {policy: ratio(*read(stratum)) for policy, stratum in strata.items()}
-    return {policy: known for policy, known in found.items() if known is not None and known.units >= FEWEST_BUCKETS}
-
-
-def _accepted(stratum: Stratum) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return ((), ()) if stratum.acceptance is None else (stratum.acceptance.accepted, stratum.acceptance.examined)
-
-
-def _shadow(stratum: Stratum) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return ((), ()) if stratum.shadow is None else (stratum.shadow.matched, stratum.shadow.examined)
-
-
-def _sums(
-    strata: Iterable[Stratum], read: Callable[[Stratum], tuple[tuple[int, ...], tuple[int, ...]]]
-) -> tuple[int, int]:
-    rows = [read(stratum) for stratum in strata]
-    return sum(sum(counted) for counted, _ in rows), sum(sum(examined) for _, examined in rows)
-
-
-def _requests(strata: Iterable[Stratum]) -> int:
-    """Requests that speak of acceptance: those with at least one proposal in the arm on."""
-    return sum(sum(stratum.acceptance.requests) for stratum in strata if stratum.acceptance is not None)
+def _accepted(question: Question, evidence: Evidence) -> Accepted:
+    return Accepted(evidence, question.analysis, shadow=question.shadow)
 
 
 # Speed-up
@@ -273,6 +199,8 @@ def _speedup_drop(question: Question, evidence: Evidence) -> CheckResult:
     """Stable's time per token over the canary's, in on slots in which both decoded on the target pods they share."""
     if question.silence:
         return _slowdown(question, evidence)
+    if question.in_turn:
+        return _speed_in_turn(question, evidence)
     drop, margin = _speed_margin(question)
     slots = _spoken(evidence)
     count = sum(held.count for held in slots)
@@ -298,6 +226,43 @@ def _speed_margin(question: Question) -> tuple[float, float]:
     """The drop that is allowed, as a share and as a logarithm."""
     drop = question.analysis.speedup.max_drop_basis_points / 10_000
     return drop, max(-math.log(1 - drop), SMALLEST_SCALE)
+
+
+def _speed_in_turn(question: Question, evidence: Evidence) -> CheckResult:
+    """How many times faster than plain decoding the canary is, over what stable was in its record.
+
+    1.35 after 1.50 is .90 of stable. Each is held against off slots of its own time, so that load cancels.
+    """
+    drop, margin = _speed_margin(question)
+    on, off = evidence.arm(evidence.canary, Arm.ON), evidence.arm(question.target, Arm.OFF)
+    recorded = _recorded_slots(question, evidence)
+    draft = CheckResult(
+        name="speedupDrop",
+        verdict=CheckVerdict.NO_DATA,
+        threshold=f"> {1 - drop:.3f} of stable",
+        samples=f"{_slots(on, _of(off, on), 'on', 'off')}, stable {_slots(*recorded, 'on', 'off')}",
+    )
+    after, before = faster(off, on), faster(*reversed(recorded))
+    fewest = question.analysis.min_slots
+    if after is None or before is None or min(_count(on), _count(_of(off, on)), *map(_count, recorded)) < fewest:
+        return _too_few_slots(draft, None, f"needs {fewest} slots of each side, of the canary and of stable before it")
+    estimate = difference(after, before)
+    h = half_width(estimate, margin, question.alpha)
+    result = judge_drop(draft, estimate, margin, h)
+    return decided_ratio(draft, result.verdict, estimate, h, result.message)
+
+
+def _recorded_slots(question: Question, evidence: Evidence) -> tuple[Mapping[int, SlotSums], Mapping[int, SlotSums]]:
+    """On and off slots of the strata in which stable spoke and served alone."""
+    spoke = evidence.strata(evidence.stable).keys() - _silent_policies(evidence)
+    alone = spoke - {policy for policy, held in evidence.strata(evidence.canary).items() if held.requests}
+    on, off = (evidence.arm(question.target, arm) for arm in (Arm.BESIDE, Arm.OFF))
+    return {policy: on[policy] for policy in on.keys() & alone}, {policy: off[policy] for policy in off.keys() & alone}
+
+
+def _of(sums: Mapping[int, SlotSums], others: Mapping[int, SlotSums]) -> Mapping[int, SlotSums]:
+    """Those of the strata that the others have too."""
+    return {policy: sums[policy] for policy in sums.keys() & others.keys()}
 
 
 def _slowdown(question: Question, evidence: Evidence) -> CheckResult:
@@ -348,7 +313,7 @@ def _spoken(evidence: Evidence) -> list[PairSums]:
 
 
 def _silent_policies(evidence: Evidence) -> set[int]:
-    return {policy for policy, held in evidence.strata(evidence.stable).items() if _hardly_proposes(held)}
+    return {policy for policy, held in evidence.strata(evidence.stable).items() if hardly_proposes(held)}
 
 
 def _count(strata: Mapping[int, SlotSums]) -> int:
@@ -403,7 +368,7 @@ def _first_token(question: Question, evidence: Evidence) -> CheckResult:
     """The share of the canary's requests that wait longer than nine in ten of stable's, less stable's own share."""
     margin = question.analysis.time_to_first_token.max_slow_share_increase_basis_points / 10_000
     canary, stable = evidence.strata(evidence.canary), evidence.strata(evidence.stable)
-    counts = [_sums(strata.values(), _waits)[1] for strata in (canary, stable)]
+    counts = [sums_of(strata.values(), _waits)[1] for strata in (canary, stable)]
     draft = CheckResult(
         name="timeToFirstToken",
         verdict=CheckVerdict.NO_DATA,
@@ -413,7 +378,7 @@ def _first_token(question: Question, evidence: Evidence) -> CheckResult:
     if not all(counts):
         words = f"needs {ENOUGH_FOR_AN_EDGE} timed requests of stable within one policy, and some of the canary"
         return stated(draft, CheckVerdict.NO_DATA, words)
-    slow, usual = _by_policy(canary, _waits), _by_policy(stable, _waits)
+    slow, usual = by_policy(canary, _waits), by_policy(stable, _waits)
     estimate = combine(difference(slow[policy], usual[policy]) for policy in sorted(slow.keys() & usual.keys()))
     needed = question.analysis.min_requests
     if min(counts) < needed or estimate is None:
@@ -460,6 +425,28 @@ def _exactness(question: Question, _: Evidence) -> CheckResult:
     if not replayed.different:
         return draft
     return stated(draft, CheckVerdict.FAIL, "speculation changed an answer; the gateway's log has its position")
+
+
+# Stable's record
+
+
+def record_lacks(question: Question) -> str:
+    """What is still to be known of stable before a canary may take its draft's place; empty where nothing is.
+
+    Afterwards it can be learnt no more. Of a stable that does not speculate nothing has to be.
+    """
+    evidence = question.evidence
+    if evidence is None:
+        return "no gateway has answered yet"
+    if not question.speculates or question.silence:
+        return ""
+    known, (on, off) = _accepted(question, evidence), _recorded_slots(question, evidence)
+    if known.missing_stable or known.short_stable or not known.stable:
+        return known.missing_stable or known.short_stable or known.unfilled
+    fewest = question.analysis.min_slots
+    if min(_count(on), _count(off)) < fewest or faster(off, on) is None:
+        return f"revision {evidence.stable} has {_slots(on, off, 'on', 'off')}, and needs {fewest} of each side"
+    return ""
 
 
 # Nothing to compare with

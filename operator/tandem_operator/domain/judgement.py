@@ -5,6 +5,9 @@ Refuses to know the checks (`health`) and what follows from them (`steering`).
 A loss against stable can be judged only while stable speculates too. It may not: the breaker took speculation from it,
 or its runtime chose K = 0 by itself. Then what serves people is plain decoding, and the canary has to beat that: its
 acceptance against the floor, its speed against the off slots. `_silence` says so in words, which the checks repeat.
+
+A canary in the place of stable's draft is held against stable's record: what stable did, while it had its draft, from
+the policy on that was in force before, of which gateways still list the slots of the last hour.
 """
 
 from dataclasses import replace
@@ -18,6 +21,7 @@ from tandem_operator.domain.revision import Role
 from tandem_operator.domain.situation import Course, Situation
 from tandem_operator.domain.spec import SpeculationMode
 
+SLOTS_LISTED = timedelta(hours=1)
 FLOOR_DECIDES_FROM_PERCENT = 50
 """Below this share the batch is mostly stable's, and so is its speed."""
 
@@ -46,6 +50,8 @@ def _weigh(at: Situation, course: Course) -> tuple[evidence.Evidence | None, evi
     if scrape is None or not scrape.documents or not evidence.is_due(kept, at.seen.now, interval_seconds=interval):
         return kept, kept
     started = moved.started_at or at.seen.now
+    if moved.surge.in_turn:
+        started -= SLOTS_LISTED
     start = kept or evidence.begin(moved.revision, at.stable_name, since=moved.first_policy, now=started)
     gateways = [pod.name for pod in at.seen.of_role(Role.GATEWAY)]
     slot_seconds = at.spec.speculation.control.slot_seconds
@@ -55,7 +61,7 @@ def _weigh(at: Situation, course: Course) -> tuple[evidence.Evidence | None, evi
 def _question(at: Situation, course: Course, weighed: evidence.Evidence | None) -> health.Question:
     moved, spec = course.progress.rollout, at.spec
     pair, step = at.pair(moved.revision), rollout.step_of(moved, spec.canary)
-    shares_target = moved.surge is Surge.SHARED_TARGET
+    shares_target = moved.surge is not Surge.SIDE_BY_SIDE
     has_draft = pair is not None and (pair.draft is not None or spec.draft.looks_up)
     may = spec.speculation.mode is not SpeculationMode.OFF
     last = rollout.is_last(moved, spec.canary)
@@ -68,9 +74,15 @@ def _question(at: Situation, course: Course, weighed: evidence.Evidence | None) 
         shadow=step.shadow,
         silence=_silence(at, course, weighed),
         shares_target=shares_target,
+        in_turn=moved.surge.in_turn,
         floor_decides=last or not shares_target or step.percent >= FLOOR_DECIDES_FROM_PERCENT,
         deciding=_policies_at(at, moved.revision, min(step.percent, FLOOR_DECIDES_FROM_PERCENT)),
     )
+
+
+def record_lacks(at: Situation, course: Course) -> str:
+    """What stable's record lacks before a canary may take its draft's place; empty where it suffices."""
+    return health.record_lacks(_question(at, course, course.weighed))
 
 
 def _has_proposed(weighed: evidence.Evidence | None, revision: str) -> bool:
@@ -98,7 +110,8 @@ def _silence(at: Situation, course: Course, weighed: evidence.Evidence | None) -
     if at.stable is None or not (at.stable.pair.draft is not None or at.spec.draft.looks_up):
         return "it has no draft"
     if held.state in (SpeculationState.ACTIVE, SpeculationState.PROBING):
-        return _gave_up(at, at.stable, weighed, since_policy=held.first_policy)
+        until = course.progress.rollout.gave_way
+        return _gave_up(at, at.stable, weighed, policies=(held.first_policy, until))
     if held.reason in breaker.NOT_THE_PAIRS_FAULT or _may_pass(at, held):
         return ""
     return f"{held.reason}: {held.note}"
@@ -114,14 +127,18 @@ def _may_pass(at: Situation, held: Breaker) -> bool:
     return lost and held.since is not None and at.seen.now - held.since < window
 
 
-def _gave_up(at: Situation, stable: StoredRevision, weighed: evidence.Evidence | None, *, since_policy: int) -> str:
+def _gave_up(
+    at: Situation, stable: StoredRevision, weighed: evidence.Evidence | None, *, policies: tuple[int, int | None]
+) -> str:
     """Stable's runtime at K = 0 in thin traffic: a window of the breaker may never hold enough to see it.
 
-    Of the breaker's present state only: while it was off, stable had nothing to choose.
+    Of the breaker's present state only, and before stable gave way: while it was off, stable had nothing to choose.
     """
     if weighed is None:
         return ""
-    strata = {policy: held for policy, held in weighed.strata(stable.name).items() if policy >= since_policy}
+    since, until = policies
+    of_stable = weighed.strata(stable.name).items()
+    strata = {policy: held for policy, held in of_stable if since <= policy and (until is None or policy < until)}
     if sum(held.requests for held in strata.values()) < at.spec.canary.analysis.min_requests:
         return ""
     rounds = sum(int(held.rounds * weighed.on_share(stable.pair.target, policy)) for policy, held in strata.items())

@@ -43,13 +43,16 @@ class Ending:
 def entry(at: Situation, *, revision: str = "", reason: str = "") -> Entry:
     """What the rollout table needs for a transition at this moment."""
     pair = at.pair(revision)
-    surge = rollout.surge_of(at.stable.pair, pair) if at.stable is not None and pair is not None else None
+    surge = Surge.SHARED_TARGET
+    if at.stable is not None and pair is not None:
+        surge = rollout.surge_of(at.stable.pair, pair, at.spec.canary.surge)
     return Entry(
         now=at.seen.now,
         spec=at.spec,
         revision=revision,
-        surge=surge or Surge.SHARED_TARGET,
-        first_policy=at.next_policy,
+        surge=surge,
+        # Stable's record, which a canary in place is held against, reaches back as far as the policy in force.
+        first_policy=at.policy_in_force if surge.in_turn else at.next_policy,
         reason=reason,
     )
 

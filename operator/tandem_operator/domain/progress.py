@@ -21,6 +21,10 @@ class Stage(StrEnum):
     """There is no stable revision yet; the first one is coming up."""
     STABLE = "Stable"
     """One revision serves everybody and nothing is under way."""
+    GATHERING = "Gathering"
+    """A canary in the place of stable's draft: what stable does with its own is noted until it can be compared."""
+    CLEARING = "Clearing"
+    """Stable gives way: speculation is off, and the pods go that the canary's will replace."""
     PREPARING = "Preparing"
     """The canary's pods are coming up; nobody is served by it."""
     STEPPING = "Stepping"
@@ -34,10 +38,16 @@ class Stage(StrEnum):
 
 
 class Surge(StrEnum):
-    """What a canary adds beside stable."""
+    """What a canary adds beside stable, or takes the place of."""
 
     SHARED_TARGET = "SharedTarget"
     SIDE_BY_SIDE = "SideBySide"
+    IN_PLACE_DRAFT = "InPlaceDraft"
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether stable's pair gives way: the two are then compared one after the other."""
+        return self is Surge.IN_PLACE_DRAFT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +55,9 @@ class Rollout:
     """`revision` is the one on its way; in the stage STABLE it is "" and every moment is absent.
 
     `step` counts from 0. `first_policy` is the number of the first policy of this canary: evidence from before it
-    belongs to something else. `returning_for` is why a cold rollback is under way.
+    belongs to something else. `returning_for` is why a cold rollback is under way. `gave_way` is the number of the
+    first policy under which stable has no draft, since the canary takes its place; `room_made_at` is when the previous
+    revision's pods were given up for the canary.
     """
 
     stage: Stage = Stage.INSTALLING
@@ -58,6 +70,8 @@ class Rollout:
     unschedulable_since: Moment | None = None
     first_policy: int = 0
     returning_for: str = ""
+    gave_way: int | None = None
+    room_made_at: Moment | None = None
 
 
 class SpeculationState(StrEnum):

@@ -5,8 +5,11 @@ Refuses to know why a signal was given (checks, deadlines, commands and alerts s
 TRANSITIONS is the whole machine; the docs draw it from there. A canary walks through its steps by *Preparing* (pods for
 the step come up, the weight is still that of the step before) and *Stepping* (the weight holds, evidence gathers). Only
 *Completing* asks for full size, and only the moved pointer ends it: the stable revision is whatever the pointer names,
-never what a stage says. A rollback is *Returning* until the pointer has moved, whether the old target is warm (weights
-move at once) or cold (speculation goes, the old target comes up, then weights move).
+never what a stage says. A canary in place has one step of its own: stable's record is completed while stable still
+speculates (*Gathering*), the pods that are to be replaced go (*Clearing*), and only then the canary's come up. Its end
+brings stable's pods back, since those are what the stage *Stable* wants. A rollback is *Returning* until the pointer
+has moved, whether the old target is warm (weights move at once) or cold (speculation goes, the old target comes up,
+then weights move).
 """
 
 import math
@@ -18,7 +21,7 @@ from enum import StrEnum
 from tandem_operator.domain.decision import PodsWanted, Share
 from tandem_operator.domain.progress import Rollout, Stage, Surge
 from tandem_operator.domain.revision import Revision, Role, RoleHash
-from tandem_operator.domain.spec import Canary, CanaryStep, Spec
+from tandem_operator.domain.spec import Canary, CanaryStep, Spec, SurgeMode
 
 
 class Signal(StrEnum):
@@ -26,6 +29,9 @@ class Signal(StrEnum):
 
     FIRST = "first revision"
     NEW = "new revision"
+    IN_PLACE = "in place"
+    RECORDED = "record suffices"
+    CLEARED = "old pods gone"
     READY = "pods ready"
     PASSED = "step passed"
     PASSED_AND_WAITS = "step passed, pause"
@@ -37,7 +43,7 @@ class Signal(StrEnum):
     POINTER_MOVED = "pointer moved"
 
 
-_TRIALS = (Stage.PREPARING, Stage.STEPPING, Stage.PAUSED, Stage.COMPLETING)
+_TRIALS = (Stage.PREPARING, Stage.STEPPING, Stage.PAUSED, Stage.COMPLETING, Stage.GATHERING, Stage.CLEARING)
 
 TRANSITIONS: Mapping[tuple[Stage, Signal], Stage] = {
     (Stage.INSTALLING, Signal.FIRST): Stage.INSTALLING,
@@ -45,6 +51,9 @@ TRANSITIONS: Mapping[tuple[Stage, Signal], Stage] = {
     (Stage.STABLE, Signal.NEW): Stage.PREPARING,
     (Stage.STABLE, Signal.TAKEN_BACK): Stage.RETURNING,
     (Stage.PREPARING, Signal.READY): Stage.STEPPING,
+    (Stage.PREPARING, Signal.IN_PLACE): Stage.GATHERING,
+    (Stage.GATHERING, Signal.RECORDED): Stage.CLEARING,
+    (Stage.CLEARING, Signal.CLEARED): Stage.PREPARING,
     (Stage.STEPPING, Signal.PASSED): Stage.PREPARING,
     (Stage.STEPPING, Signal.PASSED_AND_WAITS): Stage.PAUSED,
     (Stage.STEPPING, Signal.PASSED_ALL): Stage.COMPLETING,
@@ -57,6 +66,9 @@ TRANSITIONS: Mapping[tuple[Stage, Signal], Stage] = {
     **{(stage, Signal.TAKEN_BACK): Stage.RETURNING for stage in _TRIALS},
 }
 """Whatever is not here changes nothing."""
+
+IN_PLACE_PERCENT = 90
+"""A canary in place serves nearly alone, as it will; the others are decoded plainly, and show what chance does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +95,10 @@ def advance(rollout: Rollout, signal: Signal, entry: Entry) -> Rollout:
             return _set_out(after, entry, entry.spec.progress_deadline_seconds)
         case Stage.PREPARING if signal is Signal.NEW:
             return _set_out(after, entry, entry.spec.canary.progress_deadline_seconds)
+        case Stage.GATHERING:
+            return _take_place(rollout)
+        case Stage.CLEARING:
+            return replace(rollout, stage=after, gave_way=entry.first_policy)
         case _:
             return _go_on(rollout, signal, after, entry.now)
 
@@ -97,6 +113,12 @@ def _set_out(stage: Stage, entry: Entry, deadline_seconds: int) -> Rollout:
         first_policy=entry.first_policy,
         returning_for=entry.reason,
     )
+
+
+def _take_place(rollout: Rollout) -> Rollout:
+    """From the beginning, within the same deadline: what was seen of the canary beside stable still counts."""
+    surge = Surge.IN_PLACE_DRAFT
+    return replace(rollout, stage=Stage.GATHERING, surge=surge, step=0, step_started_at=None, unschedulable_since=None)
 
 
 def _go_on(rollout: Rollout, signal: Signal, after: Stage, now: datetime) -> Rollout:
@@ -121,17 +143,29 @@ def on_trial(rollout: Rollout) -> bool:
 
 
 def step_of(rollout: Rollout, canary: Canary) -> CanaryStep:
-    """The step that a canary stands at; steps that were edited away leave the last one."""
+    """The step that a canary stands at; steps that were edited away leave the last one.
+
+    A canary in place has one, of 90 %, with the last one's hold and pause.
+    """
+    if rollout.surge.in_turn:
+        return replace(canary.steps[-1], percent=IN_PLACE_PERCENT, shadow=False)
     return canary.steps[min(rollout.step, len(canary.steps) - 1)]
 
 
 def is_last(rollout: Rollout, canary: Canary) -> bool:
-    return rollout.step >= len(canary.steps) - 1
+    return rollout.surge.in_turn or rollout.step >= len(canary.steps) - 1
 
 
-def surge_of(stable: Revision, canary: Revision) -> Surge:
-    """Equal target hashes share the target's pods; anything else stands beside stable."""
+def surge_of(stable: Revision, canary: Revision, asked: SurgeMode) -> Surge:
+    """Equal target hashes share the target's pods; anything else stands beside stable, unless in place is asked for."""
+    if asked is SurgeMode.IN_PLACE_DRAFT and can_swap_drafts(stable, canary):
+        return Surge.IN_PLACE_DRAFT
     return Surge.SHARED_TARGET if stable.target == canary.target else Surge.SIDE_BY_SIDE
+
+
+def can_swap_drafts(stable: Revision, canary: Revision) -> bool:
+    """Whether nothing but the draft's pods differs, so that one can take the other's place."""
+    return stable.target == canary.target and None not in (stable.draft, canary.draft)
 
 
 def canary_percent(rollout: Rollout, canary: Canary) -> int:
@@ -149,7 +183,7 @@ def shares(rollout: Rollout, stable: str, canary: Canary, *, warm: bool) -> tupl
     """Who gets how much; `warm`: the revision that a rollback returns to can serve already.
 
     A canary at 10 % gives (stable 90, canary 10). A canary that is still preparing is listed with 0, so that gateways
-    connect to its pods before anybody depends on them.
+    connect to its pods before anybody depends on them. Once stable has given way, it decodes plainly.
     """
     match rollout.stage:
         case Stage.INSTALLING:
@@ -164,7 +198,7 @@ def shares(rollout: Rollout, stable: str, canary: Canary, *, warm: bool) -> tupl
             percent = canary_percent(rollout, canary)
             shadow = rollout.stage is Stage.STEPPING and step_of(rollout, canary).shadow
             return (
-                Share(revision=stable, weight=100 - percent),
+                Share(revision=stable, weight=100 - percent, speculate=rollout.gave_way is None),
                 Share(revision=rollout.revision, weight=percent, shadow=shadow),
             )
 
@@ -172,9 +206,11 @@ def shares(rollout: Rollout, stable: str, canary: Canary, *, warm: bool) -> tupl
 def canary_replicas(rollout: Rollout, canary: Canary, full: int) -> int:
     """Pods of an unshared role of the canary: ceil(full x percent), one at least, all of them before 100 %.
 
-    4 pods at 25 % are 1; at 30 % they are 2.
+    4 pods at 25 % are 1; at 30 % they are 2. In place they are all or, before stable has given way, none.
     """
-    if rollout.stage is Stage.COMPLETING:
+    if rollout.stage in (Stage.GATHERING, Stage.CLEARING):
+        return 0
+    if rollout.stage is Stage.COMPLETING or rollout.surge.in_turn:
         return full
     return min(full, max(1, math.ceil(full * step_of(rollout, canary).percent / 100)))
 

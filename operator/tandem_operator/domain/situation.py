@@ -45,6 +45,11 @@ class Situation:
         known = [document.policy for document in self.seen.documents.values()]
         return max([number(policy, "number") for policy in self.policies[:1]] + known, default=0) + 1
 
+    @property
+    def policy_in_force(self) -> int:
+        """The number of the newest policy; of the next one where there is none."""
+        return number(self.policies[0], "number") if self.policies else self.next_policy
+
     def under(self, held: Progress) -> "Situation":
         """The same look with the settings of speculation that this progress has in force."""
         speculation = self.given.speculation if held.undone is None else held.undone.back_to.settings
@@ -105,7 +110,7 @@ def read(seen: Observed) -> Situation:
         spec=spec,
         current=pair.name,
         current_pair=pair,
-        refusal=_refusal(seen, spec),
+        refusal=_refusal(seen, spec, None if stable is None else stable.pair, pair),
         revisions=revisions,
         stable=stable,
         previous=_previous(pointed, seen.progress),
@@ -120,9 +125,10 @@ def _previous(pointed: Sequence[StoredRevision], progress: Progress) -> StoredRe
     return good[-1] if good else None
 
 
-def _refusal(seen: Observed, spec: Spec) -> str | None:
+def _refusal(seen: Observed, spec: Spec, stable: Revision | None, wanted: Revision) -> str | None:
     try:
         gates.admit(spec, seen.terms.accelerators, seen.nodes)
+        gates.admit_surge(spec.canary.surge, stable, wanted)
     except SpecError as refused:
         return str(refused)
     return None

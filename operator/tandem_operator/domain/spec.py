@@ -69,6 +69,15 @@ class OnInconclusive(StrEnum):
     ABORT = "Abort"
 
 
+class SurgeMode(StrEnum):
+    """How a new revision's pods come up: beside stable's, or in their place."""
+
+    AUTO = "Auto"
+    SIDE_BY_SIDE = "SideBySide"
+    SHARED_TARGET = "SharedTarget"
+    IN_PLACE_DRAFT = "InPlaceDraft"
+
+
 class Comparison(StrEnum):
     """How a metric's value must lie to its threshold."""
 
@@ -285,6 +294,7 @@ DEFAULT_STEPS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canary:
+    surge: SurgeMode = SurgeMode.AUTO
     steps: tuple[CanaryStep, ...] = DEFAULT_STEPS
     analysis: Analysis = field(default_factory=Analysis)
     capacity_wait_seconds: int = 600

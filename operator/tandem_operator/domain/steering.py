@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from tandem_operator.domain import alerts, commands, gates, health, rollout, undo
+from tandem_operator.domain import alerts, commands, gates, health, rollout, room, undo
 from tandem_operator.domain.commands import Command, CommandKind
 from tandem_operator.domain.decision import CheckResult, CheckVerdict, GateResult, GateVerdict
-from tandem_operator.domain.judgement import judge
+from tandem_operator.domain.judgement import judge, record_lacks
 from tandem_operator.domain.moves import (
     ANSWERS,
     Ending,
@@ -24,7 +24,7 @@ from tandem_operator.domain.moves import (
     send,
     take_back,
 )
-from tandem_operator.domain.observed import ANNOTATION_REASON, ANNOTATION_VERDICT, MadeStableBy, Pod, RevisionVerdict
+from tandem_operator.domain.observed import ANNOTATION_REASON, ANNOTATION_VERDICT, MadeStableBy, RevisionVerdict
 from tandem_operator.domain.progress import (
     AlertAction,
     AnsweredAlert,
@@ -37,7 +37,7 @@ from tandem_operator.domain.progress import (
 from tandem_operator.domain.revision import Role
 from tandem_operator.domain.rollout import Signal
 from tandem_operator.domain.situation import Course, Situation
-from tandem_operator.domain.spec import CanaryStep, OnInconclusive
+from tandem_operator.domain.spec import CanaryStep, OnInconclusive, SurgeMode
 
 # Where the last look left off
 
@@ -291,13 +291,23 @@ def _late(at: Situation, course: Course) -> Ending:
     moved = course.progress.rollout
     within = f"within {at.spec.canary.progress_deadline_seconds} s"
     if moved.unschedulable_since is not None:
-        words = gates.capacity(canary_pods(at, moved.revision)).message
+        words = gates.capacity(room.canary_pods(at, moved.revision)).message
         return Ending(reason="NoCapacity", note=f"no room {within}: {words}")
+    if moved.stage is Stage.GATHERING:
+        return _late_to_gather(at, course, within)
     if moved.stage is Stage.STEPPING:
         missing = [check for check in judge(at, course).checks if check.verdict not in _STANDS_IN_NO_WAY]
         words = "; ".join(f"{check.name}: {check.message}" for check in missing) or "the hold was not over"
         return Ending(reason="Inconclusive", note=f"not decided {within}: {words}")
     return Ending(reason="NotReadyInTime", note=f"its pods were not ready {within}")
+
+
+def _late_to_gather(at: Situation, course: Course, within: str) -> Ending:
+    """Who did not ask for it came to this for want of room, and hears of that."""
+    unknown = f"too little is known of stable's draft to replace it {within}: {record_lacks(at, judge(at, course))}"
+    if at.spec.canary.surge is SurgeMode.IN_PLACE_DRAFT:
+        return Ending(reason="Inconclusive", note=unknown)
+    return Ending(reason="NoCapacity", note=f"no room beside stable's draft, and {unknown}")
 
 
 _STANDS_IN_NO_WAY = (CheckVerdict.PASS, CheckVerdict.NOT_COMPARED)
@@ -314,37 +324,14 @@ def mind_gates(at: Situation, course: Course) -> Course:
     fit = gates.compatible(pair, at.seen.pods)
     if fit.verdict is GateVerdict.CLOSED:
         return end_canary(at, course, Ending(reason="ModelsIncompatible", note=fit.message, bad=True))
-    crashing = gates.crash_looping(canary_pods(at, moved.revision))
+    crashing = gates.crash_looping(room.canary_pods(at, moved.revision))
     if crashing is not None:
         note = f"pod {crashing.name} restarted {crashing.restarts} times"
         return end_canary(at, course, Ending(reason="CrashLooping", note=note, bad=True))
     breaker = course.progress.breaker
     if breaker.state is SpeculationState.DISABLED and breaker.reason is SpeculationReason.MEMORY_PRESSURE:
         return end_canary(at, course, Ending(reason="MemoryPressure", note=breaker.note))
-    return _watch_capacity(at, course)
-
-
-def _watch_capacity(at: Situation, course: Course) -> Course:
-    """Remembers since when the canary finds no room; that is a condition, never a failure of the revision."""
-    moved = course.progress.rollout
-    unplaced = [pod for pod in canary_pods(at, moved.revision) if pod.unschedulable is not None]
-    if bool(unplaced) == (moved.unschedulable_since is not None):
-        return course
-    since = at.seen.now if unplaced else None
-    course = replace(course, progress=replace(course.progress, rollout=replace(moved, unschedulable_since=since)))
-    if since is None:
-        return course
-    return course.warn("CanaryWaitsForRoom", f"revision {moved.revision}: {gates.capacity(unplaced).message}")
-
-
-def canary_pods(at: Situation, revision: str) -> tuple[Pod, ...]:
-    """The pods that only this revision needs."""
-    pair, stable = at.pair(revision), None if at.stable is None else at.stable.pair
-    if pair is None:
-        return ()
-    shared = set() if stable is None else {(Role.TARGET, stable.target), (Role.DRAFT, stable.draft)}
-    wanted = {(Role.TARGET, pair.target), (Role.DRAFT, pair.draft)} - shared
-    return tuple(pod for pod in at.seen.pods if (pod.role, pod.role_hash) in wanted and not pod.leaving)
+    return course
 
 
 # Analysis
@@ -418,6 +405,10 @@ def go_on(at: Situation, course: Course) -> Course:
     match moved.stage:
         case Stage.INSTALLING if installed(at, moved.revision):
             return point(at, course, moved.revision, by=MadeStableBy.FIRST_ROLLOUT, note=ANSWERS)
+        case Stage.GATHERING if not at.spec.paused and not record_lacks(at, course):
+            return send(at, course, Signal.RECORDED)
+        case Stage.CLEARING if not at.spec.paused and room.is_cleared(at):
+            return send(at, course, Signal.CLEARED)
         case Stage.PREPARING if not at.spec.paused and pods_are_there(at, course):
             return send(at, course, Signal.READY)
         case Stage.COMPLETING if not at.spec.paused and pods_are_there(at, course):

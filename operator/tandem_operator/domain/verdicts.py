@@ -12,6 +12,9 @@ from dataclasses import replace
 from tandem_operator.domain.decision import CheckResult, CheckVerdict
 from tandem_operator.domain.intervals import Estimate
 
+SMALLEST_SCALE = 0.005
+"""tau where a drop of nothing at all is allowed."""
+
 
 def stated(draft: CheckResult, verdict: CheckVerdict, message: str, *, value: str = "") -> CheckResult:
     """A verdict without an interval: what is missing, or what is plain."""

@@ -1,0 +1,123 @@
+"""Knows what becomes of a canary whose pods find no node: who makes room for it, when, and when that is done.
+
+Refuses to know what a canary is judged by. A lack of room is a condition, and never a failure of the revision.
+
+After `spec.canary.capacityWaitSeconds` the previous revision's pods go, which only a rollback would want. Where that
+does not help, or there are none, and nothing but the draft changes, `Auto` lets stable's draft give way too: target
+pods serve on, so that nobody loses more than speed. Whoever asks for `InPlaceDraft` gets that without any wait.
+"""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from tandem_operator.domain import gates, rollout
+from tandem_operator.domain.moves import Ending, end_canary, send
+from tandem_operator.domain.observed import Pod
+from tandem_operator.domain.progress import Rollout, Stage
+from tandem_operator.domain.revision import Role
+from tandem_operator.domain.rollout import Signal
+from tandem_operator.domain.situation import Course, Situation
+from tandem_operator.domain.spec import SurgeMode
+
+ROOM_SETTLES = timedelta(seconds=60)
+"""So long the scheduler has to use the room that the previous revision's pods left."""
+
+
+def mind_room(at: Situation, course: Course) -> Course:
+    """What a canary's lack of room leads to: it is remembered, and others make room for it."""
+    if not rollout.on_trial(course.progress.rollout):
+        return course
+    course = _make_room(at, _watch(at, course))
+    moved = course.progress.rollout
+    if moved.stage is not Stage.PREPARING:
+        return course
+    return _give_way(at, course) if moved.gave_way is None else _give_up(at, course)
+
+
+def _watch(at: Situation, course: Course) -> Course:
+    """Remembers since when the canary finds no room."""
+    moved = course.progress.rollout
+    unplaced = [pod for pod in canary_pods(at, moved.revision) if pod.unschedulable is not None]
+    if bool(unplaced) == (moved.unschedulable_since is not None):
+        return course
+    since = at.seen.now if unplaced else None
+    course = _with(course, replace(moved, unschedulable_since=since))
+    if since is None:
+        return course
+    return course.warn("CanaryWaitsForRoom", f"revision {moved.revision}: {gates.capacity(unplaced).message}")
+
+
+def _make_room(at: Situation, course: Course) -> Course:
+    """The previous revision's pods go after the wait, and stay away as long as the canary runs."""
+    moved = course.progress.rollout
+    if moved.room_made_at is not None or not _has_waited(at, moved) or not _of_others(at, moved.revision):
+        return course
+    return _with(course, replace(moved, room_made_at=at.seen.now))
+
+
+def _give_way(at: Situation, course: Course) -> Course:
+    """Stable's draft is to give way to the canary's: by wish, or after the wait and for want of anything else."""
+    moved, asked = course.progress.rollout, at.spec.canary.surge
+    pair = at.pair(moved.revision)
+    if at.spec.paused or at.stable is None or pair is None or not rollout.can_swap_drafts(at.stable.pair, pair):
+        return course
+    if asked is SurgeMode.IN_PLACE_DRAFT:
+        return send(at, course, Signal.IN_PLACE)
+    if asked is not SurgeMode.AUTO or not _is_in_vain(at, moved):
+        return course
+    waited = f"no room for its draft beside stable's within {at.spec.canary.capacity_wait_seconds} s"
+    course = course.warn("CanaryInPlace", f"revision {moved.revision}: {waited}; stable's draft gives way to it")
+    return send(at, course, Signal.IN_PLACE)
+
+
+def _give_up(at: Situation, course: Course) -> Course:
+    """A canary that finds no room even in the place of what went: stable gets its own back."""
+    moved = course.progress.rollout
+    if not _is_in_vain(at, moved):
+        return course
+    words = gates.capacity(canary_pods(at, moved.revision)).message
+    return end_canary(at, course, Ending(reason="NoCapacity", note=f"no room, though stable's draft gave way: {words}"))
+
+
+def _is_in_vain(at: Situation, moved: Rollout) -> bool:
+    """Whether the canary has waited long enough, also for the room that others left."""
+    if not _has_waited(at, moved) or _of_others(at, moved.revision):
+        return False
+    return moved.room_made_at is None or at.seen.now - moved.room_made_at >= ROOM_SETTLES
+
+
+def _has_waited(at: Situation, moved: Rollout) -> bool:
+    since, wait = moved.unschedulable_since, timedelta(seconds=at.spec.canary.capacity_wait_seconds)
+    return since is not None and at.seen.now - since >= wait
+
+
+def _with(course: Course, moved: Rollout) -> Course:
+    return replace(course, progress=replace(course.progress, rollout=moved))
+
+
+# Whose pods
+
+
+def canary_pods(at: Situation, revision: str) -> tuple[Pod, ...]:
+    """The pods that only this revision needs."""
+    wanted = _hashes(at, revision) - _hashes(at, at.stable_name)
+    return tuple(pod for pod in at.seen.pods if (pod.role, pod.role_hash) in wanted and not pod.leaving)
+
+
+def _of_others(at: Situation, revision: str) -> bool:
+    """Whether pods are there that neither stable nor this revision needs, be they on their way out."""
+    ours = _hashes(at, revision) | _hashes(at, at.stable_name)
+    return any((pod.role, pod.role_hash) not in ours for pod in at.seen.pods if pod.role is not Role.GATEWAY)
+
+
+def is_cleared(at: Situation) -> bool:
+    """Whether nothing is left of stable's draft, not even a pod that is on its way out and holds its device."""
+    draft = None if at.stable is None else at.stable.pair.draft
+    workload = at.seen.workload(Role.DRAFT, draft)
+    wanted = 0 if workload is None else workload.wanted
+    return not wanted and not any((pod.role, pod.role_hash) == (Role.DRAFT, draft) for pod in at.seen.pods)
+
+
+def _hashes(at: Situation, revision: str) -> set[tuple[Role, str | None]]:
+    pair = at.pair(revision)
+    return set() if pair is None else {(Role.TARGET, pair.target), (Role.DRAFT, pair.draft)}

@@ -1,0 +1,96 @@
+"""A canary in the place of what serves, with the operator as a process on a real API server and its controllers.
+
+Pods are idle (`idle_pods`), so that a rollout takes seconds; that every old pod goes before a new one comes, and comes
+back, is the controllers' own doing.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.idle_pods import NEVER_READY
+from tests.cluster.rollout_story import IDLE, PATIENCE_SECONDS, Stage, spec, theatre
+
+from tandem_devcluster.testing import Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+LOOK_SECONDS = 0.1
+
+
+def pair(draft: str) -> dict[str, Any]:
+    """Speculation is off by mode: idle gateways propose nothing, so that errors alone decide."""
+    body = spec("file:///m/target")
+    return {
+        **body,
+        "draft": {"model": {"uri": draft}, "podTemplate": IDLE},
+        "speculation": {"mode": "Off"},
+        "canary": {**body["canary"], "surge": "InPlaceDraft"},
+    }
+
+
+async def drafts(stage: Stage) -> dict[str, set[str]]:
+    """The names of draft pods by role hash, of those on their way out too."""
+    found: dict[str, set[str]] = {}
+    listed = await stage.api.get(f"/api/v1/namespaces/{stage.namespace}/pods", labelSelector="tandem.dev/role=draft")
+    for body in listed["items"]:
+        found.setdefault(body["metadata"]["labels"]["tandem.dev/role-hash"], set()).add(body["metadata"]["name"])
+    return found
+
+
+@asynccontextmanager
+async def watched(stage: Stage, *, most: int) -> AsyncIterator[None]:
+    """Holds of how many revisions there are draft pods at once, and that the target's pod is always ready."""
+
+    async def look() -> None:
+        while True:
+            held = await drafts(stage)
+            assert len(held) <= most, held
+            targets = [body for body in await stage.children("Deployment") if "-target-" in body["metadata"]["name"]]
+            assert [body["status"].get("readyReplicas") for body in targets] == [1]
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async with asyncio.TaskGroup() as group:
+        looking = group.create_task(look())
+        yield
+        looking.cancel()
+
+
+async def until_swapped(stage: Stage, before: str) -> None:
+    """Until no draft pods are there but those of another hash."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not (held := await drafts(stage)) or before in held:
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+async def swap_and_fail(stage: Stage) -> None:
+    await stage.create(pair("file:///m/first"))
+    stage.operator.start()
+    await stage.serves(pair("file:///m/first"))
+    async with watched(stage, most=1):
+        await stage.edit(pair("file:///m/second"))
+        found = await stage.serves(pair("file:///m/second"))
+        (second,) = await drafts(stage)
+        assert [held["draft"] for held in found["status"]["revisions"] if held["percent"] == 100] == [second]
+        await stage.edit(pair(NEVER_READY))
+        found = await stage.until(lambda now: now["status"].get("canary", {}).get("surge") == "InPlaceDraft")
+        third = found["status"]["canaryRevision"]
+        await until_swapped(stage, second)
+    async with watched(stage, most=2):  # nothing is waited for on the way back
+        stage.operator.kill()
+        await stage.edit(annotations={"tandem.dev/abort": f"@{third}#1"})
+        found = await stage.serves(pair("file:///m/second"))
+    assert found["status"]["refusedRevision"] == third
+    assert set(await drafts(stage)) == {second}
+
+
+def test_old_draft_pods_go_before_new_ones_come_and_come_back_when_these_fail(cluster: Cluster, tmp_path: Path) -> None:
+    async def play() -> None:
+        async with theatre(cluster, tmp_path) as house, house.stage() as stage:
+            await swap_and_fail(stage)
+            assert stage.operator.strange_lines() == []
+
+    asyncio.run(play())
