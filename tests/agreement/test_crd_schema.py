@@ -12,9 +12,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 import yaml
 
+from tandem_operator.domain.fields import field_name
 from tandem_operator.domain.quantity import Quantity
 from tandem_operator.domain.queries import PLACEHOLDERS
-from tandem_operator.domain.spec import Spec, field_name, parse
+from tandem_operator.domain.spec import Spec, parse
 
 ROOT = Path(__file__).parents[2]
 CRD = yaml.safe_load((ROOT / "crds" / "speculativedeployments.yaml").read_text())

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tandem_operator.domain.errors import SpecError
+from tandem_operator.domain.fields import field_name
 from tandem_operator.domain.spec import (
     AlertSelector,
     CanaryStep,
@@ -19,7 +20,6 @@ from tandem_operator.domain.spec import (
     SecretRef,
     Spec,
     Target,
-    field_name,
     parse,
 )
 

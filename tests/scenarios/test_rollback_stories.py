@@ -4,7 +4,9 @@ Source of the numbered case: xdlc-agent #40 (C35).
 """
 
 from datetime import timedelta
+from typing import Any
 
+import pytest
 from tests.domain.simulated_alert import alert
 from tests.domain.simulated_world import QUICK, V2, V3, World, changed, installed, named, settled
 from tests.scenarios.story_views import stage, weights
@@ -12,13 +14,20 @@ from tests.scenarios.story_views import stage, weights
 from tandem_operator.domain.progress import Stage
 
 
-def promoted_pair(*, rate: float = 0.0) -> tuple[World, str, str]:
-    """v1 was Good; v2, with another target and draft, was promoted and is active."""
-    quick = changed(QUICK, canary__steps=[{"percent": 50, "holdSeconds": 10}])
+def promoting_pair(**terms: Any) -> tuple[World, str, str]:
+    """v1 was Good; v2, with another target and draft, has passed and is coming up to full size."""
+    quick = changed(QUICK, canary__steps=[{"percent": 50, "holdSeconds": 10}], **terms)
     world = installed(quick, rate=20)
     v1 = world.stable
     world.edit(target__model__revision=V2, draft__model__revision=V2)
     v2 = named(world)
+    world.run_until(lambda seen: stage(seen) is Stage.COMPLETING)
+    return world, v1, v2
+
+
+def promoted_pair(*, rate: float = 0.0, **terms: Any) -> tuple[World, str, str]:
+    """v2 was promoted and is active."""
+    world, v1, v2 = promoting_pair(**terms)
     world.run_until(lambda seen: seen.stable == v2 and settled(seen))
     world.rate = rate
     return world, v1, v2
@@ -81,6 +90,64 @@ def test_an_alert_from_before_the_promotion_is_recorded_and_ignored() -> None:
     alert(world, world.now - timedelta(hours=2))
     world.run(30)
     assert (world.stable, [entry.action for entry in world.progress.alerts]) == (v2, ["Ignored"])
+
+
+def wanted(world: World, revision: str) -> dict[str, int]:
+    """Pods of a revision by role."""
+    pair = next(seen.pair for seen in world.observed().revisions if seen.name == revision)
+    found = {seen.role_hash: seen.wanted for seen in world.observed().workloads}
+    return {"target": found.get(pair.target, 0), "draft": found.get(pair.draft, 0)}
+
+
+def test_after_a_promotion_one_old_pod_of_each_role_stays_up_for_an_hour_and_then_none() -> None:
+    world, v1, v2 = promoted_pair()
+    assert (wanted(world, v1), wanted(world, v2)) == ({"target": 1, "draft": 1}, {"target": 2, "draft": 1})
+    world.run(3300, every=60)
+    assert wanted(world, v1)["target"] == 1
+    world.run(360, every=60)
+    assert wanted(world, v1) == {"target": 0, "draft": 0}
+    world.annotations["tandem.dev/rollback-to"] = f"{v1}@{v2}#1"
+    world.tick(2)
+    assert (weights(world)[v2], world.condition("Progressing")) == (100, ("True", "RollingBackCold"))
+    world.run_until(lambda seen: seen.stable == v1, within=60)
+
+
+def test_a_rollback_to_a_warm_target_moves_the_weight_at_once_and_the_other_pods_come_up_behind_it() -> None:
+    world, v1, v2 = promoted_pair()
+    world.annotations["tandem.dev/rollback-to"] = f"{v1}@{v2}#1"
+    world.tick(2)
+    assert (weights(world)[v1], wanted(world, v1)["target"]) == (100, 2)
+
+
+@pytest.mark.parametrize(
+    ("terms", "left"),
+    [
+        ({"rollback__keepWarm": {"replicas": 5, "seconds": 600}}, {"target": 2, "draft": 1}),
+        ({"rollback__keepWarm": {"seconds": 0}}, {"target": 0, "draft": 0}),
+        ({"canary__rollbackWindowSeconds": 0, "rollback__windowSeconds": 0}, {"target": 0, "draft": 0}),
+    ],
+    ids=["never more than it had", "no time", "no window"],
+)
+def test_what_stays_warm_is_what_the_spec_says(terms: dict[str, Any], left: dict[str, int]) -> None:
+    world, v1, _ = promoted_pair(**terms)
+    assert wanted(world, v1) == left
+
+
+def test_old_pods_stay_until_every_gateway_sends_nobody_there() -> None:
+    world, v1, v2 = promoting_pair()
+    deaf = sorted(world.gateways)[0]
+    policy = world.policy()
+    assert policy is not None
+    world.gateways[deaf].policy = policy["number"]
+    world.run_until(lambda seen: seen.stable == v2)
+    world.run(4, every=2)
+    assert wanted(world, v1)["target"] == 2
+    world.gateways[deaf].policy = None
+    world.run(10, every=2)
+    assert wanted(world, v1)["target"] == 1
+    world.gateways[deaf].reachable = False
+    world.run(10, every=2)
+    assert wanted(world, v1)["target"] == 1  # and who falls silent later brings none back
 
 
 def test_a_rollback_to_a_cold_target_waits_for_it_with_speculation_off() -> None:

@@ -7,7 +7,7 @@ abort, a rollback and a switch act whatever else is broken: a paused object, a c
 do not answer. Then deadlines, then gates, then analysis, then the next step.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -24,8 +24,8 @@ from tandem_operator.domain.decision import (
     Weight,
 )
 from tandem_operator.domain.errors import SpecError
-from tandem_operator.domain.nested import number, text
-from tandem_operator.domain.observed import Observed
+from tandem_operator.domain.nested import items, number, text
+from tandem_operator.domain.observed import Observed, StoredRevision
 from tandem_operator.domain.progress import Progress, SpeculationState, Stage
 from tandem_operator.domain.revision import Revision, Role
 from tandem_operator.domain.situation import Course, Situation
@@ -245,24 +245,42 @@ def _pods(at: Situation, course: Course) -> tuple[PodsWanted, ...]:
     elif pair is not None:
         few = [rollout.canary_replicas(moved, spec.canary, full) for full in (targets, drafts)]
         needs.append(rollout.Need(moved.revision, pair, few[0], few[1]))
-    if at.previous is not None and _kept_ready(at, course):
-        needs.append(rollout.Need(at.previous.name, _without_swapped(at, at.previous.pair), targets, drafts))
+    if at.previous is not None and _is_kept_warm(at, course):
+        needs += _warm(at, at.previous)
     return rollout.pods(needs)
 
 
-def _without_swapped(at: Situation, pair: Revision) -> Revision:
-    """The previous pair without a draft that gave way to stable's: there may be no room for both."""
-    workload = at.seen.workload(Role.DRAFT, pair.draft)
-    return pair if workload is not None and workload.wanted else replace(pair, draft=None)
+def _warm(at: Situation, previous: StoredRevision) -> Sequence[rollout.Need]:
+    """What stays up of the previous revision; as much as there is, while somebody may still be sent to it.
+
+    What gave way to stable's pods, or to a canary's, does not come back: there may be no room for both.
+    """
+    spec, pair = at.spec, previous.pair
+    left, most = _is_left(at, previous.name), spec.rollback.keep_warm.replicas
+    targets, drafts = at.wanted(Role.TARGET, pair.target), at.wanted(Role.DRAFT, pair.draft)
+    if not targets:
+        return ()
+    kept = pair if drafts else replace(pair, draft=None)
+    if left:
+        targets, drafts = min(most, spec.target.replicas), min(most, spec.draft_replicas)
+    return (rollout.Need(previous.name, kept, targets, drafts),)
 
 
-def _kept_ready(at: Situation, course: Course) -> bool:
-    """The previous revision's pods stay for the rollback window, unless a canary finds no room beside them for long."""
-    canary, now = at.spec.canary, at.seen.now
+def _is_kept_warm(at: Situation, course: Course) -> bool:
+    """Whether a rollback to the previous revision is to be within seconds; a canary without room is worth more."""
+    longest = min(at.spec.rollback.keep_warm.seconds, at.spec.canary.rollback_window_seconds)
     since = None if at.stable is None else at.stable.stable_since
-    if since is None or now - since >= timedelta(seconds=canary.rollback_window_seconds):
+    if since is None or at.seen.now - since >= timedelta(seconds=longest):
         return False
     return course.progress.rollout.room_made_at is None
+
+
+def _is_left(at: Situation, revision: str) -> bool:
+    """Whether every gateway has heard that nobody is sent to a revision any more."""
+    served = items(at.policies[0], "revisions") if at.policies else ()
+    gateways = (pod for pod in at.seen.of_role(Role.GATEWAY) if pod.ready)
+    heard = all(at.seen.follows(pod, at.policy_in_force) for pod in gateways)
+    return heard and all(text(share, "name") != revision for share in served)
 
 
 def _next_number(at: Situation) -> int:

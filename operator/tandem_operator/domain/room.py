@@ -113,9 +113,9 @@ def _of_others(at: Situation, revision: str) -> bool:
 def is_cleared(at: Situation) -> bool:
     """Whether nothing is left of stable's draft, not even a pod that is on its way out and holds its device."""
     draft = None if at.stable is None else at.stable.pair.draft
-    workload = at.seen.workload(Role.DRAFT, draft)
-    wanted = 0 if workload is None else workload.wanted
-    return not wanted and not any((pod.role, pod.role_hash) == (Role.DRAFT, draft) for pod in at.seen.pods)
+    if at.wanted(Role.DRAFT, draft):
+        return False
+    return not any((pod.role, pod.role_hash) == (Role.DRAFT, draft) for pod in at.seen.pods)
 
 
 def _hashes(at: Situation, revision: str) -> set[tuple[Role, str | None]]:

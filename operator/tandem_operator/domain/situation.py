@@ -76,6 +76,11 @@ class Situation:
         child = self.seen.child("ControllerRevision", f"{self.seen.resource.name}-{name}")
         return child is not None and annotations.items() <= child.annotations.items()
 
+    def wanted(self, role: Role, role_hash: RoleHash | None) -> int:
+        """Pods of a role hash that its Deployment asks for now."""
+        workload = self.seen.workload(role, role_hash)
+        return 0 if workload is None else workload.wanted
+
     def ready(self, role: Role, role_hash: RoleHash) -> int:
         """Ready pods of a role hash."""
         workload = self.seen.workload(role, role_hash)

@@ -2,28 +2,21 @@
 
 Knows nothing of YAML, of Kubernetes clients or of what the operator does with a field. The CRD (`crds/`) is the
 only source of shape, bounds and documentation; an agreement test holds names, types and defaults here equal to it.
-Reading is tolerant: unknown fields are passed over (an older operator meets a newer CRD), missing ones get their
-default (a newer operator meets an older CRD).
-
-Conventions: rates are integer basis points (10000 = 1.0), times are whole seconds, None is an absent value, and an
-empty string in an optional field means absent, since that is what templating tools write for "nothing".
+Reading is tolerant (`fields`). Conventions: rates are integer basis points (10000 = 1.0), times are whole seconds, None
+is an absent value.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache
-from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
 
+from tandem_operator.domain import fields
 from tandem_operator.domain.errors import SpecError
-from tandem_operator.domain.quantity import Quantity, quantity
+from tandem_operator.domain.quantity import Quantity
 
 JsonObject = Mapping[str, object]
 
@@ -347,9 +340,18 @@ class AlertSelector:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeepWarm:
+    """So many pods of each role that the previous revision has for itself, for so long after a promotion."""
+
+    replicas: int = 1
+    seconds: int = 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rollback:
     on_alerts: AlertSelector = field(default_factory=AlertSelector)
     window_seconds: int = 86400
+    keep_warm: KeepWarm = field(default_factory=KeepWarm)
     dry_run: bool = False
 
 
@@ -383,7 +385,7 @@ def parse(raw: Mapping[str, object]) -> Spec:
 
     parse({"target": {"model": {"uri": "file:///m"}}, "draft": {"method": "None"}}).target.replicas == 1
     """
-    spec: Spec = _read(Spec, raw, "spec")
+    spec: Spec = fields.read(Spec, raw, "spec")
     _demand_a_draft_model(spec.draft)
     _demand_small_overlays(spec)
     return spec
@@ -407,88 +409,3 @@ def _demand_small_overlays(spec: Spec) -> None:
 def _demand_a_draft_model(draft: Draft) -> None:
     if draft.method is DraftMethod.MODEL and draft.model is None:
         raise SpecError("spec.draft.model", None, "method Model needs a model; or set method: None for a target alone")
-
-
-def field_name(name: str) -> str:
-    """The name in the resource of an attribute: `min_basis_points` is `minBasisPoints`."""
-    return re.sub(r"_([a-z])", lambda match: match[1].upper(), name)
-
-
-@cache
-def _hints(kind: type) -> Mapping[str, Any]:
-    return get_type_hints(kind)
-
-
-def _read(kind: Any, raw: object, path: str) -> Any:
-    """The one reader: a value of the annotated type `kind` from JSON. Any ends here; what leaves `parse` is typed."""
-    if kind is Quantity:
-        return _read_quantity(raw, path)
-    if isinstance(kind, UnionType):
-        return _read_optional(kind, raw, path)
-    if get_origin(kind) is tuple:
-        return _read_list(get_args(kind)[0], raw, path)
-    if get_origin(kind) is Mapping:
-        return _read_map(get_args(kind)[1], raw, path)
-    if dataclasses.is_dataclass(kind):
-        return _read_fields(kind, raw, path)
-    if issubclass(kind, StrEnum):
-        return _read_choice(kind, raw, path)
-    return _read_scalar(kind, raw, path)
-
-
-def _read_optional(kind: UnionType, raw: object, path: str) -> Any:
-    (inner,) = (part for part in get_args(kind) if part is not NoneType)
-    return None if raw == "" else _read(inner, raw, path)
-
-
-def _read_list(item: Any, raw: object, path: str) -> tuple[Any, ...]:
-    if not isinstance(raw, Sequence) or isinstance(raw, str):
-        raise SpecError(path, raw, "must be a list")
-    return tuple(_read(item, value, f"{path}[{index}]") for index, value in enumerate(raw))
-
-
-def _read_map(item: Any, raw: object, path: str) -> Mapping[str, Any]:
-    if not isinstance(raw, Mapping):
-        raise SpecError(path, raw, "must be a map")
-    return {str(key): value if item is object else _read(item, value, f"{path}.{key}") for key, value in raw.items()}
-
-
-def _read_fields(kind: Any, raw: object, path: str) -> Any:
-    if not isinstance(raw, Mapping):
-        raise SpecError(path, raw, "must be a map of fields")
-    values: dict[str, Any] = {}
-    for each in dataclasses.fields(kind):
-        name = field_name(each.name)
-        value = raw.get(name)
-        if value is not None:
-            values[each.name] = _read(_hints(kind)[each.name], value, f"{path}.{name}")
-        elif each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING:
-            raise SpecError(f"{path}.{name}", None, "give it a value")
-    return _without_empty_references(kind, values)
-
-
-def _without_empty_references(kind: Any, values: dict[str, Any]) -> Any:
-    return kind(**{name: None if value == SecretRef(name="") else value for name, value in values.items()})
-
-
-def _read_choice(kind: type[StrEnum], raw: object, path: str) -> StrEnum:
-    try:
-        return kind(str(raw))
-    except ValueError:
-        raise SpecError(path, raw, f"must be one of {', '.join(kind)}") from None
-
-
-def _read_scalar(kind: Any, raw: object, path: str) -> Any:
-    if not isinstance(raw, kind) or (kind is int and isinstance(raw, bool)):
-        raise SpecError(path, raw, f"must be {_SCALARS[kind]}")
-    return raw
-
-
-def _read_quantity(raw: object, path: str) -> Quantity:
-    try:
-        return quantity(str(raw))
-    except ValueError:
-        raise SpecError(path, raw, "must be a quantity such as 500m, 2 or 16Gi") from None
-
-
-_SCALARS: Mapping[Any, str] = {int: "a whole number", str: "text (put it in quotes)", bool: "true or false"}
