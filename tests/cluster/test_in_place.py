@@ -5,7 +5,7 @@ back, is the controllers' own doing.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 from tests.cluster.idle_pods import NEVER_READY
 from tests.cluster.rollout_story import IDLE, PATIENCE_SECONDS, Stage, spec, theatre
 
+from tandem_devcluster.api import build_path
 from tandem_devcluster.testing import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -32,10 +33,21 @@ def pair(draft: str) -> dict[str, Any]:
     }
 
 
+def recreated(target: str) -> dict[str, Any]:
+    """A target alone, which goes before the next one comes."""
+    body = spec(target)
+    return {**body, "canary": {**body["canary"], "surge": "Recreate"}}
+
+
 async def drafts(stage: Stage) -> dict[str, set[str]]:
-    """The names of draft pods by role hash, of those on their way out too."""
+    return await engines(stage, "draft")
+
+
+async def engines(stage: Stage, role: str) -> dict[str, set[str]]:
+    """The names of a role's pods by role hash, of those on their way out too."""
     found: dict[str, set[str]] = {}
-    listed = await stage.api.get(f"/api/v1/namespaces/{stage.namespace}/pods", labelSelector="tandem.dev/role=draft")
+    path, label = build_path("pods", namespace=stage.namespace), f"tandem.dev/role={role}"
+    listed = await stage.api.get(path, labelSelector=label)
     for body in listed["items"]:
         found.setdefault(body["metadata"]["labels"]["tandem.dev/role-hash"], set()).add(body["metadata"]["name"])
     return found
@@ -87,10 +99,42 @@ async def swap_and_fail(stage: Stage) -> None:
     assert set(await drafts(stage)) == {second}
 
 
+async def recreate_and_fail(stage: Stage) -> None:
+    first, second, failing = (recreated(f"file:///m/{name}") for name in ("first", "second", "failing"))
+    await stage.create(first)
+    stage.operator.start()
+    await stage.serves(first)
+    before = set(await engines(stage, "target"))
+    await stage.edit(second)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while before & set(held := await engines(stage, "target")):
+            assert len(held) == 1, held
+            await asyncio.sleep(LOOK_SECONDS)
+    stage.operator.kill()
+    await stage.serves(second)
+    assert len(after := set(await engines(stage, "target"))) == 1
+    await stage.edit(failing)
+    found = await stage.until(lambda now: "refusedRevision" in now["status"])
+    reason = next(held["reason"] for held in found["status"]["conditions"] if held["type"] == "RolledBack")
+    assert (reason, found["status"]["revisions"][0]["verdict"]) == ("ErrorsFailed", "Bad")
+    await stage.serves(second)
+    assert set(await engines(stage, "target")) == after
+
+
+def test_an_old_target_goes_before_the_new_one_comes_and_comes_back_when_this_fails(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    play(cluster, tmp_path, recreate_and_fail)
+
+
 def test_old_draft_pods_go_before_new_ones_come_and_come_back_when_these_fail(cluster: Cluster, tmp_path: Path) -> None:
-    async def play() -> None:
-        async with theatre(cluster, tmp_path) as house, house.stage() as stage:
-            await swap_and_fail(stage)
+    play(cluster, tmp_path, swap_and_fail)
+
+
+def play(cluster: Cluster, folder: Path, story: Callable[[Stage], Awaitable[None]]) -> None:
+    async def told() -> None:
+        async with theatre(cluster, folder) as house, house.stage() as stage:
+            await story(stage)
             assert stage.operator.strange_lines() == []
 
-    asyncio.run(play())
+    asyncio.run(told())

@@ -72,6 +72,7 @@ def test_an_accelerator_outside_the_table_is_named_by_its_field() -> None:
         (SurgeMode.SHARED_TARGET, None, None),
         (SurgeMode.SIDE_BY_SIDE, Revision(target=RoleHash("t0"), draft=None), None),
         (SurgeMode.AUTO, Revision(target=RoleHash("t0"), draft=None), None),
+        (SurgeMode.RECREATE, Revision(target=RoleHash("t0"), draft=None), None),
     ],
 )
 def test_a_surge_that_a_change_cannot_have_is_refused_by_its_field(

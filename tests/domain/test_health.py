@@ -411,6 +411,46 @@ def test_a_canary_in_place_is_held_against_what_stable_did_before(
     assert found["speedupDrop"].threshold == "> 0.950 of stable"
 
 
+def one_after_the_other(canary: tuple[int, int], stable: tuple[int, int]) -> Evidence:
+    """Errors and requests: stable's under policy 1, then nobody is served under policy 2, then the canary's."""
+    counted = ((1, "stable", stable), (2, "stable", (400, 400)), (3, "canary", canary))
+    strata = [
+        Stratum(policy=policy, revision=name, errors=errors, requests=requests)
+        for policy, name, (errors, requests) in counted
+    ]
+    return replace(NOTHING, boots={"x": Boot(pod="a", strata=tuple(strata))})
+
+
+@pytest.mark.parametrize(
+    ("canary", "stable", "verdict"),
+    [
+        ((2, 2000), (20, 20000), CheckVerdict.PASS),
+        ((30, 900), (20, 20000), CheckVerdict.FAIL),
+        ((30, 90), (20, 20000), CheckVerdict.FAIL),  # before minRequests, too
+        ((1, 10), (0, 20000), CheckVerdict.INCONCLUSIVE),  # the first error ever is no proof
+        ((16, 1000), (10, 1000), CheckVerdict.INCONCLUSIVE),  # more than allowed, but chance may do it
+    ],
+)
+def test_errors_of_a_canary_alone_are_held_against_those_before_and_not_against_the_time_without_service(
+    canary: tuple[int, int], stable: tuple[int, int], verdict: CheckVerdict
+) -> None:
+    held = one_after_the_other(canary, stable)
+    alone = Question(analysis=RULES, evidence=held, target="t", in_turn=True, shares_target=False, gave_way=2)
+    found = {check.name: check for check in assess(alone)}
+    assert found["errors"].verdict == verdict
+    assert found["errors"].samples == f"{canary[0]}/{canary[1]} against {stable[0]}/{stable[1]} requests"
+    assert "speedupDrop" not in found
+
+
+def test_a_pair_goes_down_only_once_its_errors_are_known_and_waiting_times_are_compared_with_nobody() -> None:
+    held = with_waits(spread(1000, 0.05, 1), Waits())
+    alone = Question(analysis=RULES, evidence=held, target="t", in_turn=True, shares_target=False, speculates=False)
+    found = {check.name: check for check in assess(alone)}
+    assert found["timeToFirstToken"].verdict == CheckVerdict.NOT_COMPARED
+    assert record_lacks(alone) == "revision stable has not had the 1000 requests that its errors are to be known from"
+    assert record_lacks(replace(alone, evidence=one_after_the_other((0, 0), (0, 1000)))) == ""
+
+
 @pytest.mark.parametrize(
     ("evidence", "words"),
     [

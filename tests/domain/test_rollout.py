@@ -174,6 +174,9 @@ V1, ANOTHER_DRAFT, ANOTHER_TARGET = revision("t", "d1"), revision("t", "d2"), re
         (revision("t", None), SurgeMode.IN_PLACE_DRAFT, Surge.SHARED_TARGET),
         (ANOTHER_TARGET, SurgeMode.AUTO, Surge.SIDE_BY_SIDE),
         (ANOTHER_TARGET, SurgeMode.IN_PLACE_DRAFT, Surge.SIDE_BY_SIDE),
+        (ANOTHER_TARGET, SurgeMode.RECREATE, Surge.RECREATE),
+        (ANOTHER_DRAFT, SurgeMode.RECREATE, Surge.IN_PLACE_DRAFT),
+        (revision("t", None), SurgeMode.RECREATE, Surge.SHARED_TARGET),
     ],
 )
 def test_a_draft_alone_shares_the_target_or_takes_the_place_of_stables(
@@ -187,6 +190,7 @@ IN_PLACE = replace(TRIAL, stage=Stage.PREPARING, surge=Surge.IN_PLACE_DRAFT, ste
 
 def test_a_canary_in_place_begins_anew_and_remembers_under_which_policy_stable_gave_way() -> None:
     crowded = replace(TRIAL, stage=Stage.PREPARING, step_started_at=None, unschedulable_since=NOW, room_made_at=NOW)
+    assert advance(crowded, Signal.IN_PLACE, replace(LATER, surge=Surge.RECREATE)).surge is Surge.RECREATE
     gathering = advance(crowded, Signal.IN_PLACE, LATER)
     expected = replace(crowded, stage=Stage.GATHERING, surge=Surge.IN_PLACE_DRAFT, step=0, unschedulable_since=None)
     assert gathering == expected
@@ -197,6 +201,7 @@ def test_a_canary_in_place_begins_anew_and_remembers_under_which_policy_stable_g
 
 def test_a_canary_in_place_has_one_step_and_its_pods_only_after_stables_went() -> None:
     assert step_of(IN_PLACE, SPEC.canary) == CanaryStep(percent=90, hold_seconds=600)
+    assert step_of(replace(IN_PLACE, surge=Surge.RECREATE), SPEC.canary).percent == 100
     assert is_last(IN_PLACE, SPEC.canary)
     counts = [canary_replicas(replace(IN_PLACE, stage=stage), SPEC.canary, 3) for stage in _IN_ORDER]
     assert counts == [0, 0, 3, 3, 3]

@@ -157,7 +157,7 @@ def test_a_draft_that_finds_no_room_even_in_place_is_not_bad_and_the_old_one_com
     world.full = {str(pods.role_hash) for pods in world.decisions[-1].pods if pods.revision == v2}
     watched(world, lambda seen: seen.progress.refused == v2, within=1800)
     assert (world.condition("RolledBack")[1], world.verdicts()[v2]) == ("NoCapacity", "Unknown")
-    assert "though stable's draft gave way" in world.message("RolledBack")
+    assert "though stable's pods gave way" in world.message("RolledBack")
     world.run_until(settled, within=60)
     assert drafts(world) == {v1: 1, v2: 0}
 
@@ -257,14 +257,12 @@ def test_a_kill_at_any_write_of_a_swap_ends_in_the_same_state(outcome: Behaviour
     def end(stop: int | None) -> tuple[World, Any]:
         world = installed(IN_PLACE, rate=8)
         v1, v2 = world.stable, push(world, V2, outcome)
-        start, killed = len(world.writes), False
+        start, killed = len(world.writes), list[Action]()
 
         def stops(action: Action) -> bool:
-            nonlocal killed
-            if stop is None or killed or len(world.writes) - start < stop:
-                return False
-            killed = True
-            return True
+            now = not killed and len(world.writes) - start == stop
+            killed.extend([action] if now else [])
+            return now
 
         world.stop_at = stops
         watched(world, lambda seen: v2 in (seen.stable, seen.progress.refused) and settled(seen))

@@ -1,6 +1,6 @@
-"""Knows how a decision and its outcome read in status: conditions, figures, views, and the progress to go on from.
+"""Knows how a decision and its outcome read in status: conditions, and the progress to go on from.
 
-Refuses to know how it was decided and what is written to children.
+Refuses to know how it was decided, what is written to children, and what else people read there (`views`).
 
 Status speaks to three readers. Programs read conditions: `Ready` speaks of serving alone, `Reconciling` is what to wait
 for after an edit, and every condition carries the generation it is about. People read phase, figures and messages. The
@@ -9,44 +9,19 @@ the steady state, and a status that says nothing new is not written.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
 
-from tandem_operator.domain import health, progress, record, rollout
+from tandem_operator.domain import health, progress, record, views
 from tandem_operator.domain.actions import Outcome, Verb
 from tandem_operator.domain.bounds import fitted
-from tandem_operator.domain.decision import CheckVerdict, Decision, Figures, GateResult, GateVerdict
-from tandem_operator.domain.nested import items, mapping, number, text
-from tandem_operator.domain.observed import Observed, Pod, StoredRevision
+from tandem_operator.domain.decision import CheckVerdict, Decision, GateResult, GateVerdict
+from tandem_operator.domain.nested import items, number, text
+from tandem_operator.domain.observed import Observed, Pod
 from tandem_operator.domain.progress import Progress, SpeculationReason, SpeculationState, Stage
-from tandem_operator.domain.revision import NOTHING, Role, RoleHash
-from tandem_operator.domain.templates import Owner, selector
+from tandem_operator.domain.revision import Role, RoleHash
+from tandem_operator.domain.views import View, percent_of
 
 LONGEST_MESSAGE = 1024
 _TRUE, _FALSE, _UNKNOWN = GateVerdict.OPEN, GateVerdict.CLOSED, GateVerdict.UNKNOWN
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What conditions are made from."""
-
-    seen: Observed
-    decision: Decision
-    outcome: Outcome
-
-    @property
-    def serving(self) -> StoredRevision | None:
-        """The revision that serves, or that is to be the first."""
-        named = self.decision.stable or self.decision.progress.rollout.revision
-        return next((stored for stored in self.seen.revisions if stored.name == named), None)
-
-    def ready(self, role: Role, role_hash: RoleHash | None) -> int:
-        workload = self.seen.workload(role, role_hash)
-        return 0 if workload is None else workload.ready
-
-    def wanted(self, role: Role, role_hash: RoleHash | None) -> int:
-        found = (pods.replicas for pods in self.decision.pods if (pods.role, pods.role_hash) == (role, role_hash))
-        return next(found, 0)
 
 
 def report(seen: Observed, decision: Decision, outcome: Outcome) -> Mapping[str, object] | None:
@@ -60,7 +35,7 @@ def report(seen: Observed, decision: Decision, outcome: Outcome) -> Mapping[str,
         "conditions": _conditions(view),
     }
     status["phase"] = _phase(view)
-    status = fitted({name: value for name, value in {**status, **_views(view)}.items() if value is not None})
+    status = fitted({name: value for name, value in {**status, **views.shown(view)}.items() if value is not None})
     return None if status == old else status
 
 
@@ -104,6 +79,9 @@ def _ready(view: View) -> GateResult:
     if serving is None or not view.decision.stable:
         return GateResult(_FALSE, "NotServingYet", "no revision has served yet")
     if not view.ready(Role.TARGET, serving.pair.target):
+        if view.gave_way:
+            words = f"serving stops until a target pod of revision {view.canary} is ready"
+            return GateResult(_FALSE, "Recreating", words)
         return GateResult(_FALSE, "NoTarget", f"no target pod of revision {serving.name} is ready")
     if not view.ready(Role.GATEWAY, None):
         return GateResult(_FALSE, "NoGateway", "no gateway pod is ready")
@@ -123,7 +101,7 @@ def _target_ready(view: View) -> GateResult:
     serving = view.serving
     if serving is None:
         return GateResult(_UNKNOWN, "NotYet", "nothing has been rolled out yet")
-    return _pods_ready(view, Role.TARGET, serving.pair.target)
+    return _given_way(view, Role.TARGET, serving.pair.target) or _pods_ready(view, Role.TARGET, serving.pair.target)
 
 
 def _draft_ready(view: View) -> GateResult:
@@ -132,19 +110,18 @@ def _draft_ready(view: View) -> GateResult:
         return GateResult(_UNKNOWN, "NotYet", "nothing has been rolled out yet")
     if serving.pair.draft is None:
         return GateResult(_TRUE, "NotUsed", "the pair has no draft pods")
-    if _gave_way(view):
-        return GateResult(_FALSE, "GaveWay", f"its pods gave way to those of revision {_canary_name(view)}")
+    given_way = _given_way(view, Role.DRAFT, serving.pair.draft)
+    if given_way is not None:
+        return given_way
     if not view.wanted(Role.DRAFT, serving.pair.draft) and view.decision.pods:
         return GateResult(_FALSE, "Released", "its pods were given up, because speculation has been off for long")
     return _pods_ready(view, Role.DRAFT, serving.pair.draft)
 
 
-def _gave_way(view: View) -> bool:
-    return view.decision.progress.rollout.gave_way is not None
-
-
-def _canary_name(view: View) -> str:
-    return view.decision.progress.rollout.revision
+def _given_way(view: View, role: Role, role_hash: RoleHash) -> GateResult | None:
+    if not view.gave_way or view.wanted(role, role_hash):
+        return None
+    return GateResult(_FALSE, "GaveWay", f"its pods gave way to those of revision {view.canary}")
 
 
 def _gateway_ready(view: View) -> GateResult:
@@ -187,11 +164,11 @@ def _progressing(view: View) -> GateResult:
         return GateResult(_FALSE, "Complete", "no rollout is under way")
     if spec is not None and spec.paused:
         return GateResult(_FALSE, "Paused", "spec.paused is true; aborts, rollbacks and disabling still act")
-    percent = _percent(view.decision, moved.revision)
+    percent = percent_of(view.decision, moved.revision)
     messages: Mapping[Stage, str] = {
         Stage.INSTALLING: f"the first revision {moved.revision} is coming up",
-        Stage.GATHERING: f"revision {moved.revision}: stable's draft gives way once enough is known of it to compare",
-        Stage.CLEARING: f"revision {moved.revision}: stable's draft pods go before its own come",
+        Stage.GATHERING: f"revision {moved.revision}: stable's pods give way once enough is known to compare",
+        Stage.CLEARING: f"revision {moved.revision}: stable's pods go before its own come",
         Stage.PREPARING: f"revision {moved.revision}: pods for step {moved.step} are coming up",
         Stage.STEPPING: f"revision {moved.revision}: step {moved.step} at {percent} %",
         Stage.PAUSED: f"revision {moved.revision}: step {moved.step} waits for tandem.dev/promote",
@@ -201,10 +178,6 @@ def _progressing(view: View) -> GateResult:
     if moved.stage is Stage.RETURNING and percent < 100:
         return GateResult(_TRUE, "RollingBackCold", f"revision {moved.revision} is coming up again before it serves")
     return GateResult(_TRUE, str(moved.stage), messages[moved.stage])
-
-
-def _percent(decision: Decision, revision: str) -> int:
-    return next((share.weight for share in decision.shares if share.revision == revision), 0)
 
 
 def _canary_healthy(view: View) -> GateResult:
@@ -224,12 +197,9 @@ def _speculation_active(view: View) -> GateResult:
         return GateResult(_FALSE, str(held.reason), f"{held.state}: {held.note}")
     if serving is None:
         return GateResult(_FALSE, "NotServingYet", "no pair serves yet")
-    if _gave_way(view):
-        canary = _canary_name(view)
-        words = (
-            f"stable's draft gave way to that of revision {canary}, which serves {_percent(view.decision, canary)} %"
-        )
-        return GateResult(_FALSE, "GaveWay", words)
+    if view.gave_way:
+        serves = f"which serves {percent_of(view.decision, view.canary)} %"
+        return GateResult(_FALSE, "GaveWay", f"stable's draft gave way to that of revision {view.canary}, {serves}")
     if serving.pair.draft is not None and not view.ready(Role.DRAFT, serving.pair.draft):
         return GateResult(_FALSE, "DraftNotReady", "no draft pod is ready; the target serves alone")
     return GateResult(_TRUE, str(held.reason), held.note or "on since this revision serves")
@@ -335,156 +305,3 @@ def _phase(view: View) -> str:
             return "Progressing"
         case _:
             return "Canary"
-
-
-def _views(view: View) -> dict[str, object]:
-    """What people and the scale subresource read; while everything is held, the last known stays."""
-    decision, seen = view.decision, view.seen
-    if decision.hold or decision.spec is None:
-        return {}
-    moved, held = decision.progress.rollout, decision.progress
-    trial = decision.checks or rollout.on_trial(moved)
-    port, resource = decision.spec.gateway.service.port, seen.resource
-    return {
-        "stableRevision": decision.stable or None,
-        "canaryRevision": moved.revision if trial and moved.revision else None,
-        "previousRevision": decision.previous or None,
-        "refusedRevision": held.refused or None,
-        "canary": _canary(view) if trial and moved.revision else None,
-        "revisions": [_revision(view, stored) for stored in reversed(seen.revisions)],
-        "speculation": _speculation(view),
-        "gateway": _gateway(view),
-        "alerts": [record.dump(alert) for alert in held.alerts] or None,
-        "handledCommands": dict(held.handled) or None,
-        "endpoint": f"http://{resource.name}.{resource.namespace}.svc:{port}/v1",
-        **_scale(view),
-    }
-
-
-def _canary(view: View) -> dict[str, object]:
-    moved = view.decision.progress.rollout
-    found = {
-        "surge": str(moved.surge),
-        "step": moved.step,
-        "percent": _percent(view.decision, moved.revision),
-        "startedAt": _moment(moved.started_at),
-        "stepStartedAt": _moment(moved.step_started_at),
-        "deadlineAt": _moment(moved.deadline_at),
-        "checks": [record.dump(check) for check in view.decision.checks],
-    }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _moment(moment: datetime | None) -> str | None:
-    return None if moment is None else record.dump_moment(moment)
-
-
-def _revision(view: View, stored: StoredRevision) -> dict[str, object]:
-    pair = stored.pair
-    found = {
-        "name": stored.name,
-        "number": stored.number,
-        "target": pair.target,
-        "draft": pair.draft or NOTHING,
-        "adapters": pair.adapters,
-        "verdict": str(stored.verdict),
-        "reason": stored.reason,
-        "percent": _percent(view.decision, stored.name),
-        "targetReady": _of(view, Role.TARGET, pair.target),
-        "draftReady": _of(view, Role.DRAFT, pair.draft),
-        "targetDigest": _digest(view, Role.TARGET, pair.target),
-        "draftDigest": _digest(view, Role.DRAFT, pair.draft),
-        **_shown_of(view, stored.name),
-    }
-    return {name: value for name, value in found.items() if value not in (None, "")}
-
-
-def _of(view: View, role: Role, role_hash: RoleHash | None) -> str | None:
-    wanted = view.wanted(role, role_hash)
-    return f"{view.ready(role, role_hash)}/{wanted}" if wanted and role_hash is not None else None
-
-
-def _digest(view: View, role: Role, role_hash: RoleHash | None) -> str | None:
-    ours = (pod.fetched for pod in view.seen.pods if (pod.role, pod.role_hash) == (role, role_hash))
-    return next((fetched.digest for fetched in ours if fetched is not None and fetched.digest), None)
-
-
-def _shown_of(view: View, revision: str) -> dict[str, object]:
-    """Live figures of a revision: new ones when they are due, else those that stand in status."""
-    figures = view.decision.figures.get(revision)
-    if view.decision.show_figures and figures is not None:
-        return _figures(figures, ("acceptance", "speedup"))
-    old = next((item for item in items(view.seen.resource.status, "revisions") if text(item, "name") == revision), {})
-    return {name: text(old, name) for name in ("acceptance", "speedup") if text(old, name)}
-
-
-_FIGURES: Mapping[str, Callable[[Figures], float | None]] = {
-    "acceptance": lambda figures: figures.acceptance,
-    "acceptedOfProposed": lambda figures: figures.accepted_of_proposed,
-    "meanAcceptedLength": lambda figures: figures.mean_accepted_length,
-    "speedup": lambda figures: figures.speedup,
-}
-
-
-def _figures(figures: Figures, names: tuple[str, ...]) -> dict[str, object]:
-    found = ((name, _FIGURES[name](figures)) for name in names)
-    return {name: f"{value:.2f}" for name, value in found if value is not None}
-
-
-def _speculation(view: View) -> dict[str, object]:
-    held, seen = view.decision.progress.breaker, view.seen
-    day_old = [flip for flip in held.flips if (seen.now - flip).days < 1]
-    found = {
-        "state": str(held.state),
-        "verification": text(view.decision.policy, "speculation", "verification") or None,
-        "reason": str(held.reason),
-        "since": _moment(held.since),
-        "flipsToday": len(day_old),
-        "nextTryAt": _moment(held.next_try_at),
-    }
-    return {**_shown_figures(view), **{name: value for name, value in found.items() if value is not None}}
-
-
-def _shown_figures(view: View) -> dict[str, object]:
-    figures = view.decision.figures.get(view.decision.stable)
-    old = mapping(view.seen.resource.status, "speculation")
-    same = text(view.seen.resource.status, "stableRevision") == view.decision.stable
-    kept: dict[str, object] = {name: text(old, name) for name in _FIGURES if same and text(old, name)}
-    if view.decision.show_figures and figures is not None:
-        return {**kept, **_figures(figures, tuple(_FIGURES))}
-    return kept
-
-
-def _gateway(view: View) -> dict[str, object]:
-    workload = view.seen.workload(Role.GATEWAY, None)
-    in_force = number(view.decision.policy, "number")
-    gateways = view.seen.of_role(Role.GATEWAY)
-    return {
-        "replicas": 0 if workload is None else workload.total,
-        "ready": 0 if workload is None else workload.ready,
-        "policy": in_force,
-        "policyObservedBy": sum(view.seen.follows(pod, in_force) for pod in gateways) if in_force else 0,
-        **_undone(view.decision.progress),
-    }
-
-
-def _undone(held: Progress) -> dict[str, object]:
-    if held.undone is None:
-        return {}
-    since = record.dump_moment(held.undone.at)
-    return {"policyUndone": f"settings of policy {held.undone.back_to.number} since {since}: {held.undone.note}"}
-
-
-def _scale(view: View) -> dict[str, object]:
-    """For the scale subresource: the pods of the serving revision's target, counted and selected."""
-    serving = view.serving
-    if serving is None:
-        return {"replicas": 0}
-    workload = view.seen.workload(Role.TARGET, serving.pair.target)
-    resource = view.seen.resource
-    owner = Owner(name=resource.name, namespace=resource.namespace, uid=resource.uid)
-    labels = selector(owner, Role.TARGET, serving.pair.target)
-    return {
-        "replicas": 0 if workload is None else workload.total,
-        "selector": ",".join(f"{key}={value}" for key, value in sorted(labels.items())),
-    }

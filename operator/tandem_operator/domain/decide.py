@@ -237,8 +237,10 @@ def _pods(at: Situation, course: Course) -> tuple[PodsWanted, ...]:
     idle = breaker.released(course.progress.breaker, spec.auto_disable, at.seen.now)
     needs = []
     if at.stable is not None:
-        used = 0 if idle or moved.gave_way is not None else drafts
-        needs.append(rollout.Need(at.stable.name, at.stable.pair, targets, used))
+        gone = room.giving_way(at, moved.revision) if moved.gave_way is not None else set()
+        held = 0 if (Role.TARGET, at.stable.pair.target) in gone else targets
+        used = 0 if idle or (Role.DRAFT, at.stable.pair.draft) in gone else drafts
+        needs.append(rollout.Need(at.stable.name, at.stable.pair, held, used))
     pair = at.pair(moved.revision) if moved.revision else None
     if pair is not None and moved.stage in (Stage.INSTALLING, Stage.RETURNING):
         needs.append(rollout.Need(moved.revision, pair, targets, drafts))

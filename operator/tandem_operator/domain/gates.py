@@ -32,12 +32,10 @@ def admit(spec: Spec, table: AcceleratorTable, nodes: Sequence[Node] | None) -> 
 
 def admit_surge(asked: SurgeMode, stable: Revision | None, wanted: Revision) -> None:
     """Raises SpecError where the pods of a change cannot come up as `spec.canary.surge` asks."""
-    if stable is None or stable == wanted or asked in (SurgeMode.AUTO, SurgeMode.SIDE_BY_SIDE):
+    if stable is None or stable == wanted or asked not in (SurgeMode.SHARED_TARGET, SurgeMode.IN_PLACE_DRAFT):
         return
     if stable.target != wanted.target:
-        words = (
-            "the target changes too, so its pods cannot be shared; set Auto or SideBySide, or leave the target as it is"
-        )
+        words = "the target changes too, so its pods cannot be shared; set Auto or SideBySide, or leave the target"
         raise SpecError("spec.canary.surge", str(asked), words)
     if asked is SurgeMode.IN_PLACE_DRAFT and None in (stable.draft, wanted.draft):
         words = "only draft pods can take the place of draft pods, and one of the revisions has none; set Auto"

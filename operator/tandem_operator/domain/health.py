@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tandem_operator.domain import own_metrics
-from tandem_operator.domain.accepted import Accepted, by_policy, hardly_proposes, sums_of
+from tandem_operator.domain import own_metrics, stable_record
+from tandem_operator.domain.accepted import Accepted, by_policy, sums_of
 from tandem_operator.domain.decision import CheckResult, CheckVerdict
 from tandem_operator.domain.evidence import ENOUGH_FOR_AN_EDGE, Evidence, total_of
 from tandem_operator.domain.intervals import (
@@ -54,9 +54,9 @@ class Question:
     `evidence` is None before the first answer of a gateway; `reachable` is False while gateways do not answer.
     `target` is the canary's target hash. `shadow`: nobody is served, so that only scored tokens speak. `silence` is why
     stable does not speculate, empty where it does; `shares_target`: both are on the same target pods; `in_turn`: the
-    canary takes the place of stable's draft, and is held against what stable did before. `floor_decides`:
-    the canary's part of the batch is large enough for its speed-up to stand on its own; `deciding` are the policies
-    under which it was, None for all.
+    canary takes the place of stable's pods, and is held against what stable did before the policy `gave_way`, if they
+    are gone. `floor_decides`: the canary's part of the batch is large enough for its speed-up to stand on its own;
+    `deciding` are the policies under which it was, None for all.
     """
 
     analysis: Analysis
@@ -68,8 +68,14 @@ class Question:
     silence: str = ""
     shares_target: bool = True
     in_turn: bool = False
+    gave_way: int | None = None
     floor_decides: bool = True
     deciding: frozenset[int] | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody is served beside the canary."""
+        return self.in_turn and not self.shares_target
 
     @property
     def alpha(self) -> float:
@@ -235,7 +241,7 @@ def _speed_in_turn(question: Question, evidence: Evidence) -> CheckResult:
     """
     drop, margin = _speed_margin(question)
     on, off = evidence.arm(evidence.canary, Arm.ON), evidence.arm(question.target, Arm.OFF)
-    recorded = _recorded_slots(question, evidence)
+    recorded = stable_record.slots(evidence, question.target)
     draft = CheckResult(
         name="speedupDrop",
         verdict=CheckVerdict.NO_DATA,
@@ -250,14 +256,6 @@ def _speed_in_turn(question: Question, evidence: Evidence) -> CheckResult:
     h = half_width(estimate, margin, question.alpha)
     result = judge_drop(draft, estimate, margin, h)
     return decided_ratio(draft, result.verdict, estimate, h, result.message)
-
-
-def _recorded_slots(question: Question, evidence: Evidence) -> tuple[Mapping[int, SlotSums], Mapping[int, SlotSums]]:
-    """On and off slots of the strata in which stable spoke and served alone."""
-    spoke = evidence.strata(evidence.stable).keys() - _silent_policies(evidence)
-    alone = spoke - {policy for policy, held in evidence.strata(evidence.canary).items() if held.requests}
-    on, off = (evidence.arm(question.target, arm) for arm in (Arm.BESIDE, Arm.OFF))
-    return {policy: on[policy] for policy in on.keys() & alone}, {policy: off[policy] for policy in off.keys() & alone}
 
 
 def _of(sums: Mapping[int, SlotSums], others: Mapping[int, SlotSums]) -> Mapping[int, SlotSums]:
@@ -300,7 +298,7 @@ def _all_decoding(question: Question, evidence: Evidence) -> tuple[Mapping[int, 
     served, everybody = evidence.arm(evidence.canary, Arm.ON), evidence.arm(question.target, Arm.BESIDE)
     alone = served.keys() - evidence.strata(evidence.stable).keys()
     beside = {policy for policy in served.keys() & everybody.keys() if everybody[policy].x > served[policy].x}
-    telling = alone | (beside & _silent_policies(evidence))
+    telling = alone | (beside & stable_record.silent_policies(evidence))
     telling &= everybody.keys() if question.deciding is None else everybody.keys() & question.deciding
     off = evidence.arm(question.target, Arm.OFF)
     return {policy: everybody[policy] for policy in telling}, {policy: off[policy] for policy in off.keys() & telling}
@@ -308,12 +306,8 @@ def _all_decoding(question: Question, evidence: Evidence) -> tuple[Mapping[int, 
 
 def _spoken(evidence: Evidence) -> list[PairSums]:
     """The slots of strata in which stable spoke too: plain rows that wait for a canary's rows make it look fast."""
-    silent = _silent_policies(evidence)
+    silent = stable_record.silent_policies(evidence)
     return [held.sums for held in evidence.together if held.policy not in silent]
-
-
-def _silent_policies(evidence: Evidence) -> set[int]:
-    return {policy for policy, held in evidence.strata(evidence.stable).items() if hardly_proposes(held)}
 
 
 def _count(strata: Mapping[int, SlotSums]) -> int:
@@ -336,12 +330,16 @@ def _errors(question: Question, evidence: Evidence) -> CheckResult:
     """Errors of the canary against stable's in the same spans; E is the e-value, 1/alpha a rejection."""
     allowed = question.analysis.errors.max_increase_basis_points / 10_000
     canary = total_of(evidence.strata(evidence.canary).values())
-    stable = total_of(evidence.strata(evidence.stable).values())
+    stable = (
+        stable_record.served(evidence, until=question.gave_way)
+        if question.alone
+        else total_of(evidence.strata(evidence.stable).values())
+    )
     draft = CheckResult(name="errors", verdict=CheckVerdict.NO_DATA, threshold=f"<= {allowed:.4f} more than stable")
     if canary is None or stable is None or not canary.requests or not stable.requests:
         return stated(draft, CheckVerdict.NO_DATA, "no requests of both revisions within one policy yet")
     more = canary.errors / canary.requests - stable.errors / stable.requests
-    e_value = log_e_value(evidence.errors)
+    e_value = log_e_value(stable_record.error_ratios(canary, stable) if question.alone else evidence.errors)
     samples = f"{canary.errors}/{canary.requests} against {stable.errors}/{stable.requests} requests"
     shown = replace(draft, value=f"{more:.4f}", samples=samples)
     needed = question.analysis.min_requests
@@ -366,6 +364,9 @@ def _grand(log_value: float) -> str:
 
 def _first_token(question: Question, evidence: Evidence) -> CheckResult:
     """The share of the canary's requests that wait longer than nine in ten of stable's, less stable's own share."""
+    if question.alone:
+        words = "nobody is served beside the canary, and waiting times of another hour say little"
+        return CheckResult(name="timeToFirstToken", verdict=CheckVerdict.NOT_COMPARED, message=words)
     margin = question.analysis.time_to_first_token.max_slow_share_increase_basis_points / 10_000
     canary, stable = evidence.strata(evidence.canary), evidence.strata(evidence.stable)
     counts = [sums_of(strata.values(), _waits)[1] for strata in (canary, stable)]
@@ -431,20 +432,24 @@ def _exactness(question: Question, _: Evidence) -> CheckResult:
 
 
 def record_lacks(question: Question) -> str:
-    """What is still to be known of stable before a canary may take its draft's place; empty where nothing is.
+    """What is still to be known of stable before a canary may take its place; empty where nothing is.
 
     Afterwards it can be learnt no more. Of a stable that does not speculate nothing has to be.
     """
     evidence = question.evidence
     if evidence is None:
         return "no gateway has answered yet"
+    stable, needed = stable_record.served(evidence, until=question.gave_way), question.analysis.min_requests
+    if question.alone and (stable is None or stable.requests < needed):
+        return f"revision {evidence.stable} has not had the {needed} requests that its errors are to be known from"
     if not question.speculates or question.silence:
         return ""
-    known, (on, off) = _accepted(question, evidence), _recorded_slots(question, evidence)
+    known, (on, off) = _accepted(question, evidence), stable_record.slots(evidence, question.target)
     if known.missing_stable or known.short_stable or not known.stable:
         return known.missing_stable or known.short_stable or known.unfilled
     fewest = question.analysis.min_slots
-    if min(_count(on), _count(off)) < fewest or faster(off, on) is None:
+    slots = min(_count(on), _count(off))
+    if question.shares_target and (slots < fewest or faster(off, on) is None):
         return f"revision {evidence.stable} has {_slots(on, off, 'on', 'off')}, and needs {fewest} of each side"
     return ""
 

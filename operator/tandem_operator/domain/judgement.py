@@ -6,7 +6,7 @@ A loss against stable can be judged only while stable speculates too. It may not
 or its runtime chose K = 0 by itself. Then what serves people is plain decoding, and the canary has to beat that: its
 acceptance against the floor, its speed against the off slots. `_silence` says so in words, which the checks repeat.
 
-A canary in the place of stable's draft is held against stable's record: what stable did, while it had its draft, from
+A canary in the place of stable's pods is held against stable's record: what stable did, while it had them, from
 the policy on that was in force before, of which gateways still list the slots of the last hour.
 """
 
@@ -16,7 +16,7 @@ from datetime import timedelta
 from tandem_operator.domain import breaker, evidence, health, rollout
 from tandem_operator.domain.nested import items, number, text
 from tandem_operator.domain.observed import StoredRevision
-from tandem_operator.domain.progress import Breaker, SpeculationReason, SpeculationState, Stage, Surge
+from tandem_operator.domain.progress import Breaker, SpeculationReason, SpeculationState, Stage
 from tandem_operator.domain.revision import Role
 from tandem_operator.domain.situation import Course, Situation
 from tandem_operator.domain.spec import SpeculationMode
@@ -61,7 +61,7 @@ def _weigh(at: Situation, course: Course) -> tuple[evidence.Evidence | None, evi
 def _question(at: Situation, course: Course, weighed: evidence.Evidence | None) -> health.Question:
     moved, spec = course.progress.rollout, at.spec
     pair, step = at.pair(moved.revision), rollout.step_of(moved, spec.canary)
-    shares_target = moved.surge is not Surge.SIDE_BY_SIDE
+    shares_target = moved.surge.shares_target
     has_draft = pair is not None and (pair.draft is not None or spec.draft.looks_up)
     may = spec.speculation.mode is not SpeculationMode.OFF
     last = rollout.is_last(moved, spec.canary)
@@ -75,13 +75,14 @@ def _question(at: Situation, course: Course, weighed: evidence.Evidence | None) 
         silence=_silence(at, course, weighed),
         shares_target=shares_target,
         in_turn=moved.surge.in_turn,
+        gave_way=moved.gave_way,
         floor_decides=last or not shares_target or step.percent >= FLOOR_DECIDES_FROM_PERCENT,
         deciding=_policies_at(at, moved.revision, min(step.percent, FLOOR_DECIDES_FROM_PERCENT)),
     )
 
 
 def record_lacks(at: Situation, course: Course) -> str:
-    """What stable's record lacks before a canary may take its draft's place; empty where it suffices."""
+    """What stable's record lacks before a canary may take its place; empty where it suffices."""
     return health.record_lacks(_question(at, course, course.weighed))
 
 

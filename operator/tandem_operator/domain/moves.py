@@ -23,7 +23,7 @@ from tandem_operator.domain.observed import (
     StoredRevision,
 )
 from tandem_operator.domain.progress import RolledBack, Stage, Surge
-from tandem_operator.domain.revision import Revision
+from tandem_operator.domain.revision import Revision, Role
 from tandem_operator.domain.rollout import Entry, Signal
 from tandem_operator.domain.situation import Course, Situation
 
@@ -77,7 +77,7 @@ def end_canary(at: Situation, course: Course, ending: Ending) -> Course:
 def take_back(at: Situation, course: Course, to: str, *, by: MadeStableBy, ending: Ending) -> Course:
     """The stable revision is refused and the way back to `to` begins; the pointer moves once `to` can serve."""
     gone = at.stable_name
-    returning = send(at, course, Signal.TAKEN_BACK, revision=to, reason=str(by))
+    returning = _make_way(at, send(at, course, Signal.TAKEN_BACK, revision=to, reason=str(by)))
     taken_back = _taken_back(at, gone, ending)
     # A bad verdict refuses `gone` by itself, so that the spec's revision can stay refused.
     spared = ending.bad and course.progress.refused == at.current
@@ -86,6 +86,15 @@ def take_back(at: Situation, course: Course, to: str, *, by: MadeStableBy, endin
     returning = returning.warn("RollingBack", _short(f"from {gone} to {to}: {ending.reason}: {ending.note}"))
     verdict = RevisionVerdict.BAD if ending.bad else RevisionVerdict.GOOD
     return _record(at, returning, gone, verdict=verdict, ending=ending)
+
+
+def _make_way(at: Situation, course: Course) -> Course:
+    """Where pods are recreated, those of the revision that is taken back go for a target that is cold."""
+    moved = course.progress.rollout
+    pair = at.pair(moved.revision)
+    if moved.surge is not Surge.RECREATE or pair is None or at.wanted(Role.TARGET, pair.target):
+        return course
+    return replace(course, progress=replace(course.progress, rollout=replace(moved, gave_way=at.next_policy)))
 
 
 def point(at: Situation, course: Course, revision: str, *, by: MadeStableBy, note: str) -> Course:

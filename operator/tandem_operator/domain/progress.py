@@ -22,7 +22,7 @@ class Stage(StrEnum):
     STABLE = "Stable"
     """One revision serves everybody and nothing is under way."""
     GATHERING = "Gathering"
-    """A canary in the place of stable's draft: what stable does with its own is noted until it can be compared."""
+    """A canary in the place of stable's pods: what stable does with them is noted until it can be compared."""
     CLEARING = "Clearing"
     """Stable gives way: speculation is off, and the pods go that the canary's will replace."""
     PREPARING = "Preparing"
@@ -43,11 +43,17 @@ class Surge(StrEnum):
     SHARED_TARGET = "SharedTarget"
     SIDE_BY_SIDE = "SideBySide"
     IN_PLACE_DRAFT = "InPlaceDraft"
+    RECREATE = "Recreate"
 
     @property
     def in_turn(self) -> bool:
-        """Whether stable's pair gives way: the two are then compared one after the other."""
-        return self is Surge.IN_PLACE_DRAFT
+        """Whether pods of stable give way: the two are then compared one after the other."""
+        return self in (Surge.IN_PLACE_DRAFT, Surge.RECREATE)
+
+    @property
+    def shares_target(self) -> bool:
+        """Whether both are served by the same target pods."""
+        return self in (Surge.SHARED_TARGET, Surge.IN_PLACE_DRAFT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +62,8 @@ class Rollout:
 
     `step` counts from 0. `first_policy` is the number of the first policy of this canary: evidence from before it
     belongs to something else. `returning_for` is why a cold rollback is under way. `gave_way` is the number of the
-    first policy under which stable has no draft, since the canary takes its place; `room_made_at` is when the previous
-    revision's pods were given up for the canary.
+    first policy under which stable lacks the pods that gave way to this revision's; `room_made_at` is when the previous
+    revision's were given up for it.
     """
 
     stage: Stage = Stage.INSTALLING

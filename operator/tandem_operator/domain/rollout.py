@@ -67,8 +67,9 @@ TRANSITIONS: Mapping[tuple[Stage, Signal], Stage] = {
 }
 """Whatever is not here changes nothing."""
 
-IN_PLACE_PERCENT = 90
-"""A canary in place serves nearly alone, as it will; the others are decoded plainly, and show what chance does."""
+IN_PLACE_PERCENT: Mapping[Surge, int] = {Surge.IN_PLACE_DRAFT: 90, Surge.RECREATE: 100}
+"""A canary in place serves nearly alone, as it will; where stable still has its target, the others are decoded plainly,
+and show what chance does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,7 @@ def advance(rollout: Rollout, signal: Signal, entry: Entry) -> Rollout:
         case Stage.PREPARING if signal is Signal.NEW:
             return _set_out(after, entry, entry.spec.canary.progress_deadline_seconds)
         case Stage.GATHERING:
-            return _take_place(rollout)
+            return _take_place(rollout, entry.surge)
         case Stage.CLEARING:
             return replace(rollout, stage=after, gave_way=entry.first_policy)
         case _:
@@ -115,9 +116,9 @@ def _set_out(stage: Stage, entry: Entry, deadline_seconds: int) -> Rollout:
     )
 
 
-def _take_place(rollout: Rollout) -> Rollout:
+def _take_place(rollout: Rollout, asked: Surge) -> Rollout:
     """From the beginning, within the same deadline: what was seen of the canary beside stable still counts."""
-    surge = Surge.IN_PLACE_DRAFT
+    surge = asked if asked.in_turn else Surge.IN_PLACE_DRAFT
     return replace(rollout, stage=Stage.GATHERING, surge=surge, step=0, step_started_at=None, unschedulable_since=None)
 
 
@@ -145,10 +146,10 @@ def on_trial(rollout: Rollout) -> bool:
 def step_of(rollout: Rollout, canary: Canary) -> CanaryStep:
     """The step that a canary stands at; steps that were edited away leave the last one.
 
-    A canary in place has one, of 90 %, with the last one's hold and pause.
+    A canary in place has one, with the last one's hold and pause.
     """
     if rollout.surge.in_turn:
-        return replace(canary.steps[-1], percent=IN_PLACE_PERCENT, shadow=False)
+        return replace(canary.steps[-1], percent=IN_PLACE_PERCENT[rollout.surge], shadow=False)
     return canary.steps[min(rollout.step, len(canary.steps) - 1)]
 
 
@@ -158,8 +159,10 @@ def is_last(rollout: Rollout, canary: Canary) -> bool:
 
 def surge_of(stable: Revision, canary: Revision, asked: SurgeMode) -> Surge:
     """Equal target hashes share the target's pods; anything else stands beside stable, unless in place is asked for."""
-    if asked is SurgeMode.IN_PLACE_DRAFT and can_swap_drafts(stable, canary):
+    if asked in (SurgeMode.IN_PLACE_DRAFT, SurgeMode.RECREATE) and can_swap_drafts(stable, canary):
         return Surge.IN_PLACE_DRAFT
+    if asked is SurgeMode.RECREATE and stable.target != canary.target:
+        return Surge.RECREATE
     return Surge.SHARED_TARGET if stable.target == canary.target else Surge.SIDE_BY_SIDE
 
 
@@ -183,7 +186,8 @@ def shares(rollout: Rollout, stable: str, canary: Canary, *, warm: bool) -> tupl
     """Who gets how much; `warm`: the revision that a rollback returns to can serve already.
 
     A canary at 10 % gives (stable 90, canary 10). A canary that is still preparing is listed with 0, so that gateways
-    connect to its pods before anybody depends on them. Once stable has given way, it decodes plainly.
+    connect to its pods before anybody depends on them. Once stable has given way, it decodes plainly,
+    or not at all.
     """
     match rollout.stage:
         case Stage.INSTALLING:

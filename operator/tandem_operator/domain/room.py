@@ -4,7 +4,8 @@ Refuses to know what a canary is judged by. A lack of room is a condition, and n
 
 After `spec.canary.capacityWaitSeconds` the previous revision's pods go, which only a rollback would want. Where that
 does not help, or there are none, and nothing but the draft changes, `Auto` lets stable's draft give way too: target
-pods serve on, so that nobody loses more than speed. Whoever asks for `InPlaceDraft` gets that without any wait.
+pods serve on, so that nobody loses more than speed. Whoever asks for `InPlaceDraft` gets that without any wait, and
+whoever asks for `Recreate` loses all that the change replaces before anything new comes, a target too.
 """
 
 from dataclasses import replace
@@ -56,14 +57,15 @@ def _make_room(at: Situation, course: Course) -> Course:
 
 
 def _give_way(at: Situation, course: Course) -> Course:
-    """Stable's draft is to give way to the canary's: by wish, or after the wait and for want of anything else."""
+    """Stable's pods are to give way: by wish, or its draft's after the wait, for want of anything else."""
     moved, asked = course.progress.rollout, at.spec.canary.surge
     pair = at.pair(moved.revision)
-    if at.spec.paused or at.stable is None or pair is None or not rollout.can_swap_drafts(at.stable.pair, pair):
+    if at.spec.paused or at.stable is None or pair is None:
         return course
-    if asked is SurgeMode.IN_PLACE_DRAFT:
-        return send(at, course, Signal.IN_PLACE)
-    if asked is not SurgeMode.AUTO or not _is_in_vain(at, moved):
+    if rollout.surge_of(at.stable.pair, pair, asked).in_turn:
+        return send(at, course, Signal.IN_PLACE, revision=moved.revision)
+    swaps = asked is SurgeMode.AUTO and rollout.can_swap_drafts(at.stable.pair, pair)
+    if not swaps or not _is_in_vain(at, moved):
         return course
     waited = f"no room for its draft beside stable's within {at.spec.canary.capacity_wait_seconds} s"
     course = course.warn("CanaryInPlace", f"revision {moved.revision}: {waited}; stable's draft gives way to it")
@@ -76,7 +78,7 @@ def _give_up(at: Situation, course: Course) -> Course:
     if not _is_in_vain(at, moved):
         return course
     words = gates.capacity(canary_pods(at, moved.revision)).message
-    return end_canary(at, course, Ending(reason="NoCapacity", note=f"no room, though stable's draft gave way: {words}"))
+    return end_canary(at, course, Ending(reason="NoCapacity", note=f"no room, though stable's pods gave way: {words}"))
 
 
 def _is_in_vain(at: Situation, moved: Rollout) -> bool:
@@ -110,12 +112,16 @@ def _of_others(at: Situation, revision: str) -> bool:
     return any((pod.role, pod.role_hash) not in ours for pod in at.seen.pods if pod.role is not Role.GATEWAY)
 
 
-def is_cleared(at: Situation) -> bool:
-    """Whether nothing is left of stable's draft, not even a pod that is on its way out and holds its device."""
-    draft = None if at.stable is None else at.stable.pair.draft
-    if at.wanted(Role.DRAFT, draft):
-        return False
-    return not any((pod.role, pod.role_hash) == (Role.DRAFT, draft) for pod in at.seen.pods)
+def giving_way(at: Situation, revision: str) -> set[tuple[Role, str | None]]:
+    """What only stable needs of the two."""
+    return _hashes(at, at.stable_name) - _hashes(at, revision)
+
+
+def is_cleared(at: Situation, revision: str) -> bool:
+    """Whether nothing is left of what gives way, not even a pod that is on its way out and holds its device."""
+    going = giving_way(at, revision)
+    wanted = any(seen.wanted for seen in at.seen.workloads if (seen.role, seen.role_hash) in going)
+    return not wanted and not any((pod.role, pod.role_hash) in going for pod in at.seen.pods)
 
 
 def _hashes(at: Situation, revision: str) -> set[tuple[Role, str | None]]:

@@ -87,9 +87,12 @@ class Situation:
         return 0 if workload is None else workload.ready
 
     def admitted(self, role: Role, role_hash: RoleHash, count: int) -> bool:
-        """Whether every ready gateway says that it reaches `count` pods of a role hash; False without a gateway."""
-        gateways = [pod.name for pod in self.seen.of_role(Role.GATEWAY) if pod.ready]
-        documents = self.seen.documents
+        """Whether every ready gateway says that it reaches `count` pods of a role hash; False without a gateway.
+
+        None is ready while nothing serves: then those count that answer.
+        """
+        documents, known = self.seen.documents, self.seen.of_role(Role.GATEWAY)
+        gateways = [pod.name for pod in known if pod.ready] or [pod.name for pod in known if pod.name in documents]
         if not gateways or any(name not in documents for name in gateways):
             return False
         reached = (documents[name].admitted for name in gateways)

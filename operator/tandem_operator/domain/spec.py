@@ -69,6 +69,7 @@ class SurgeMode(StrEnum):
     SIDE_BY_SIDE = "SideBySide"
     SHARED_TARGET = "SharedTarget"
     IN_PLACE_DRAFT = "InPlaceDraft"
+    RECREATE = "Recreate"
 
 
 class Comparison(StrEnum):

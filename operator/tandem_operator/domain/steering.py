@@ -32,7 +32,6 @@ from tandem_operator.domain.progress import (
     SpeculationReason,
     SpeculationState,
     Stage,
-    Surge,
 )
 from tandem_operator.domain.revision import Role
 from tandem_operator.domain.rollout import Signal
@@ -304,10 +303,10 @@ def _late(at: Situation, course: Course) -> Ending:
 
 def _late_to_gather(at: Situation, course: Course, within: str) -> Ending:
     """Who did not ask for it came to this for want of room, and hears of that."""
-    unknown = f"too little is known of stable's draft to replace it {within}: {record_lacks(at, judge(at, course))}"
-    if at.spec.canary.surge is SurgeMode.IN_PLACE_DRAFT:
-        return Ending(reason="Inconclusive", note=unknown)
-    return Ending(reason="NoCapacity", note=f"no room beside stable's draft, and {unknown}")
+    unknown = f"too little is known of stable to replace its pods {within}: {record_lacks(at, judge(at, course))}"
+    if at.spec.canary.surge is SurgeMode.AUTO:
+        return Ending(reason="NoCapacity", note=f"no room beside stable's draft, and {unknown}")
+    return Ending(reason="Inconclusive", note=unknown)
 
 
 _STANDS_IN_NO_WAY = (CheckVerdict.PASS, CheckVerdict.NOT_COMPARED)
@@ -407,7 +406,7 @@ def go_on(at: Situation, course: Course) -> Course:
             return point(at, course, moved.revision, by=MadeStableBy.FIRST_ROLLOUT, note=ANSWERS)
         case Stage.GATHERING if not at.spec.paused and not record_lacks(at, course):
             return send(at, course, Signal.RECORDED)
-        case Stage.CLEARING if not at.spec.paused and room.is_cleared(at):
+        case Stage.CLEARING if not at.spec.paused and room.is_cleared(at, moved.revision):
             return send(at, course, Signal.CLEARED)
         case Stage.PREPARING if not at.spec.paused and pods_are_there(at, course):
             return send(at, course, Signal.READY)
@@ -437,7 +436,7 @@ def pods_are_there(at: Situation, course: Course) -> bool:
         return False
     targets = rollout.canary_replicas(moved, at.spec.canary, at.spec.target.replicas)
     drafts = rollout.canary_replicas(moved, at.spec.canary, at.spec.draft_replicas)
-    needs = [(Role.TARGET, pair.target, targets if moved.surge is Surge.SIDE_BY_SIDE else 1)]
+    needs = [(Role.TARGET, pair.target, 1 if moved.surge.shares_target else targets)]
     if pair.draft is not None:
         needs.append((Role.DRAFT, pair.draft, drafts))
     return all(at.ready(*need[:2]) >= need[2] and at.admitted(*need) for need in needs)

@@ -1,0 +1,206 @@
+"""A pair that is taken down before the next one comes up: serving stops, status says so, what fails is taken back."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.domain.simulated_alert import alert
+from tests.domain.simulated_world import QUICK, V2, Behaviour, Gateway, World, changed, installed, named, settled
+from tests.scenarios.story_views import checks, deployments, stage, weights
+
+from tandem_operator.domain.actions import Action
+from tandem_operator.domain.observed import Pod
+from tandem_operator.domain.progress import Stage, Surge
+from tandem_operator.domain.revision import Role
+from tandem_operator.domain.samples import Scrape
+
+RECREATE = changed(QUICK, canary__surge="Recreate")
+BETTER, POORER = Behaviour(acceptance=0.85, speedup=1.7), Behaviour(acceptance=0.6, speedup=1.7)
+FAILING = Behaviour(acceptance=0.85, speedup=1.7, errors=0.3)
+
+
+class OneTarget(World):
+    """Gateways are ready only while a target of every weighed revision is, and answer for their evidence nevertheless.
+
+    Who asks meanwhile is an error of the revision that has the weight, as at the real gateway.
+    """
+
+    def pod(self, name: str, index: int, body: Any) -> Pod:
+        found = super().pod(name, index, body)
+        return replace(found, ready=found.ready and self.serves()) if found.role is Role.GATEWAY else found
+
+    def serves(self) -> bool:
+        policy = self.policy()
+        ready = {pod.role_hash for pod in self.targets() if pod.ready}
+        return policy is not None and all(held["target"] in ready for held in policy["revisions"] if held["weight"])
+
+    def targets(self) -> list[Pod]:
+        bodies = {name: body for (kind, name), body in self.objects.items() if kind == "Deployment"}
+        named = ((name, body) for name, body in bodies.items() if "-target-" in name)
+        return [self.pod(name, index, body) for name, body in named for index in range(body["spec"]["replicas"])]
+
+    def scrape(self) -> Scrape:
+        policy = self.policy()
+        names = [pod.name for pod in self.pods() if pod.role is Role.GATEWAY] if policy is not None else []
+        held = {name: self.gateways.setdefault(name, Gateway(name, f"boot-{name}")) for name in names}
+        return Scrape(self.now, {name: self.document(gateway, policy or {}) for name, gateway in held.items()})
+
+    def serve(self, seconds: int) -> None:
+        super().serve(seconds)
+        policy = self.policy()
+        if policy is None or self.serves():
+            return
+        (turned_to,) = [held["name"] for held in policy["revisions"] if held["weight"] == 100]
+        for gateway in self.gateways.values():
+            stratum, lost = self.stratum(policy, gateway, turned_to), round(self.rate * seconds / 2)
+            self.keep(gateway, replace(stratum, requests=stratum.requests + lost, errors=stratum.errors + lost))
+
+
+def serving(**spec: Any) -> World:
+    return installed(changed(RECREATE, **spec), rate=8, kind=OneTarget)
+
+
+def another(world: World, behaviour: Behaviour) -> str:
+    """Another target and another draft are pushed."""
+    world.edit(target__model__revision=V2, draft__model__revision=V2)
+    world.behaviour[named(world)] = behaviour
+    return named(world)
+
+
+def pods(world: World) -> dict[str, int]:
+    """Target and draft pods by revision."""
+    stored = world.observed().revisions
+    owners = {str(part): seen.name for seen in stored for part in (seen.pair.target, seen.pair.draft)}
+    found = [owners[str(pod.role_hash)] for pod in world.pods() if pod.role is not Role.GATEWAY]
+    return {name: found.count(name) for name in owners.values()}
+
+
+def watched(world: World, reached: Callable[[World], bool]) -> list[tuple[Stage, bool, str]]:
+    """The stages, with whether somebody can be served and what Ready says; old pods never stand beside new ones."""
+    walked: list[tuple[Stage, bool, str]] = []
+    for _ in range(720):
+        world.tick()
+        if world.progress.rollout.surge is Surge.RECREATE:
+            assert sum(count > 0 for count in pods(world).values()) <= 1
+        now = (stage(world), isinstance(world, OneTarget) and world.serves(), world.condition("Ready")[1])
+        walked += [] if walked and walked[-1] == now else [now]
+        if reached(world):
+            return walked
+    raise AssertionError(world.progress)
+
+
+def test_the_old_pair_goes_before_the_new_one_comes_and_status_says_that_nobody_is_served() -> None:
+    world = serving()
+    v1, v2 = world.stable, another(world, BETTER)
+    walked = watched(world, lambda seen: seen.stable == v2)
+    assert [(step, ready) for step, _, ready in walked if step is not Stage.STEPPING] == [
+        (Stage.GATHERING, "Serving"),
+        (Stage.CLEARING, "Serving"),  # as it was seen when its pods began to go
+        (Stage.PREPARING, "Recreating"),
+        (Stage.COMPLETING, "Serving"),
+        (Stage.STABLE, "Serving"),
+    ]
+    assert walked[-1][1]
+    world.run_until(settled, within=60)
+    assert (weights(world), pods(world)[v1], world.verdicts()[v2]) == ({v2: 100}, 0, "Good")
+    assert len([name for name in deployments(world) if "-target-" in name]) == 1  # the old one is not kept warm
+
+
+def test_while_a_recreated_pair_is_on_trial_it_serves_and_is_what_status_speaks_of() -> None:
+    world = serving()
+    v2 = another(world, replace(BETTER, slow=0.05))
+    world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
+    world.run(60)
+    assert (world.condition("Ready"), world.condition("TargetReady")[0]) == (("True", "Serving"), "True")
+    assert (world.message("Ready"), world.status["replicas"]) == (f"revision {v2} serves", 2)
+    assert world.condition("DraftReady") == ("True", "AllReady")
+    assert (weights(world)[v2], world.status["phase"]) == (100, "Canary")
+    assert checks(world)["timeToFirstToken"]["verdict"] == "NotCompared"
+    assert world.condition("SpeculationActive") == ("False", "GaveWay")
+
+
+@pytest.mark.parametrize(("poor", "reason"), [(POORER, "AcceptanceDropFailed"), (FAILING, "ErrorsFailed")])
+def test_a_recreated_pair_that_is_worse_than_the_old_ones_record_is_bad_and_the_old_one_comes_back(
+    poor: Behaviour, reason: str
+) -> None:
+    """Those who asked while nobody was served are errors of neither."""
+    world = serving()
+    v1, before = world.stable, deployments(world)
+    v2 = another(world, poor)
+    world.run_until(lambda seen: seen.progress.refused == v2)
+    assert (world.condition("RolledBack"), world.verdicts()[v2]) == (("True", reason), "Bad")
+    world.run_until(settled, within=120)
+    assert (world.stable, weights(world), deployments(world)) == (v1, {v1: 100}, before)
+    assert (world.condition("Ready")[0], pods(world)) == ("True", {v1: 3, v2: 0})
+
+
+def test_the_old_pair_stays_until_its_errors_are_known_though_nobody_speculates() -> None:
+    world = serving(speculation__mode="Off", canary__progressDeadlineSeconds=600)
+    world.rate = 0
+    v1, v2 = world.stable, another(world, BETTER)
+    world.run(300)
+    assert (stage(world), pods(world)[v1], world.condition("Ready")[0]) == (Stage.GATHERING, 3, "True")
+    world.run_until(lambda seen: seen.progress.refused == v2, within=400)
+    assert "its errors are to be known from" in world.message("RolledBack")
+
+
+def test_a_recreated_target_that_finds_no_node_gives_the_old_one_its_place_back() -> None:
+    world = serving(canary__capacityWaitSeconds=60)
+    v1, v2 = world.stable, another(world, BETTER)
+    world.tick()
+    world.full = {str(held.role_hash) for held in world.decisions[-1].pods if held.revision == v2}
+    world.run_until(lambda seen: seen.progress.refused == v2, within=1800)
+    assert (world.condition("RolledBack")[1], world.verdicts()[v2]) == ("NoCapacity", "Unknown")
+    world.run_until(settled, within=60)
+    assert (pods(world), world.condition("Ready")[0]) == ({v1: 3, v2: 0}, "True")
+
+
+def test_a_draft_that_both_pairs_have_stays_up_while_the_target_is_recreated() -> None:
+    world = serving()
+    world.edit(target__model__revision=V2)
+    v2 = named(world)
+    while world.stable != v2:
+        world.tick()
+        assert [pod.ready for pod in world.pods() if pod.role is Role.DRAFT] == [True]
+
+
+def test_another_draft_alone_takes_the_place_of_the_old_one_and_the_target_serves_on() -> None:
+    world = serving()
+    world.edit(draft__model__revision=V2)
+    world.run_until(lambda seen: stage(seen) is Stage.PREPARING)
+    assert (world.progress.rollout.surge, world.condition("Ready")[0]) == (Surge.IN_PLACE_DRAFT, "True")
+
+
+def test_a_rollback_takes_down_what_is_there_before_the_old_pair_can_be_back() -> None:
+    world = serving()
+    v1, v2 = world.stable, another(world, BETTER)
+    world.run_until(lambda seen: seen.stable == v2 and settled(seen))
+    world.run(30)
+    alert(world, world.now)
+    world.run(4, every=2)
+    assert (world.progress.rollout.stage, world.condition("Ready")) == (Stage.RETURNING, ("False", "Recreating"))
+    world.run_until(lambda seen: seen.stable == v1 and settled(seen), within=120)
+    assert (pods(world), weights(world), world.verdicts()[v2]) == ({v1: 3, v2: 0}, {v1: 100}, "Bad")
+
+
+@pytest.mark.parametrize("outcome", [BETTER, FAILING], ids=["promoted", "refused"])
+def test_a_kill_at_any_write_of_a_recreation_ends_in_the_same_state(outcome: Behaviour) -> None:
+    def end(stop: int | None) -> tuple[list[Action], Any]:
+        world = serving()
+        v2, start, killed = another(world, outcome), len(world.writes), list[Action]()
+
+        def stops(action: Action) -> bool:
+            now = not killed and len(world.writes) - start == stop
+            killed.extend([action] if now else [])
+            return now
+
+        world.stop_at = stops
+        watched(world, lambda seen: v2 in (seen.stable, seen.progress.refused) and settled(seen))
+        assert killed or stop is None
+        return world.writes[start:], (world.stable, weights(world), pods(world), deployments(world), world.verdicts())
+
+    writes, expected = end(None)
+    saved = [stop for stop, action in enumerate(writes) if action.name.endswith("-evidence")]
+    for stop in [*saved[:2], *(stop for stop in range(len(writes)) if stop not in saved)]:
+        assert end(stop)[1] == expected, writes[stop]
