@@ -248,6 +248,7 @@ class World:
             ready=ready,
             started_at=born,
             unschedulable="0/3 nodes are available: 3 Insufficient nvidia.com/gpu." if role_hash in self.full else None,
+            unschedulable_since=born if role_hash in self.full else None,
             fetched=None if role is Role.GATEWAY else Fetched(digest="sha256:d", tokenizer=tokenizer),
             memory_basis_points=self.memory if role is Role.TARGET else None,
         )

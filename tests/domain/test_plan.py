@@ -12,6 +12,7 @@ from tandem_operator.domain.actions import Action, Verb
 from tandem_operator.domain.decide import decide
 from tandem_operator.domain.drift import additions, first_difference, sealed
 from tandem_operator.domain.plan import plan
+from tandem_operator.domain.spec import SurgeMode
 
 ORDER = (
     (Verb.APPLY, "evidence"),
@@ -96,6 +97,8 @@ edits = st.fixed_dictionaries(
         "target__model__revision": st.sampled_from([V2, V3]),
         "target__resources": st.sampled_from([{}, {"limits": {"memory": "1024Mi"}}, {"requests": {"cpu": "500m"}}]),
         "paused": st.booleans(),
+        "canary__surge": st.sampled_from([str(mode) for mode in SurgeMode]),
+        "rollback__keepWarm": st.sampled_from([{"seconds": 0}, {"replicas": 3}]),
         "speculation__mode": st.sampled_from(["Auto", "Always", "Off"]),
         "gateway__service": st.just({"port": 9000}),
         "draft": st.just({"method": "None"}),

@@ -185,6 +185,22 @@ def test_while_the_old_draft_is_away_status_says_so_and_the_breaker_is_quiet() -
     assert world.progress.breaker.state == "Active"
 
 
+def test_the_old_draft_goes_only_once_every_gateway_has_heard_that_nobody_speculates_with_it() -> None:
+    world = installed(IN_PLACE, rate=8)
+    v1 = world.stable
+    push(world, V2, BETTER)
+    world.run_until(lambda seen: stage(seen) is Stage.GATHERING)
+    deaf, policy = sorted(world.gateways)[0], world.policy()
+    assert policy is not None
+    world.gateways[deaf].policy = policy["number"]
+    world.run_until(lambda seen: stage(seen) is Stage.CLEARING)
+    world.run(6, every=2)
+    assert (stage(world), drafts(world)[v1]) == (Stage.CLEARING, 1)
+    world.gateways[deaf].policy = None
+    world.run(4, every=2)
+    assert (stage(world), drafts(world)[v1]) == (Stage.PREPARING, 0)
+
+
 def test_beside_a_stable_that_pays_nothing_a_draft_in_place_is_held_against_plain_decoding() -> None:
     world = installed(IN_PLACE, rate=8)
     world.behaviour[world.stable] = Behaviour(speculating=0.0)

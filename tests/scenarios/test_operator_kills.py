@@ -38,6 +38,16 @@ async def walk(stage: Stage) -> Stage:
     return await stage.settle()
 
 
+async def swap(stage: Stage) -> Stage:
+    """A draft takes the place of stable's, at once since nothing proposes, and is given up by command."""
+    await stage.settle()
+    stage.edit(speculation__mode="Off", canary__surge="InPlaceDraft", draft__model__revision=V2)
+    await look_until(stage, lambda: stage.status.get("canary", {}).get("percent") == 90)
+    command(stage, "abort", f"@{stage.status['canaryRevision']}#1")
+    await look_until(stage, lambda: "refusedRevision" in stage.status)
+    return await stage.settle()
+
+
 async def look_until(stage: Stage, reached: Callable[[], bool]) -> None:
     for _ in range(40):
         try:
@@ -70,6 +80,19 @@ async def test_a_kill_at_any_write_of_an_aborted_canary_ends_in_the_same_state_a
         assert _unnumbered(final(stage)) == _unnumbered(expected), number
         assert len(stage.children(Kind.CONTROLLER_REVISION)) == 2
         assert stage.status["gateway"]["policy"] <= whole.status["gateway"]["policy"], number
+
+
+async def test_a_kill_at_any_write_of_a_swap_brings_stables_draft_back_and_target_pods_are_never_touched() -> None:
+    whole = await swap(Stage())
+    expected, count = final(whole), len(whole.cluster.writes)
+    installed = len((await Stage().settle()).cluster.writes)
+    for number in range(installed, count):
+        stage = Stage()
+        stage.cluster.lost = nth(number, KilledError)
+        await swap(stage)
+        assert _unnumbered(final(stage)) == _unnumbered(expected), number
+        targets = [name for _, kind, name in stage.cluster.writes if kind is Kind.DEPLOYMENT and "-target-" in name]
+        assert len(targets) == 1, number
 
 
 def _unnumbered(found: dict[str, Any]) -> dict[str, Any]:

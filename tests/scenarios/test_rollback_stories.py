@@ -133,6 +133,19 @@ def test_what_stays_warm_is_what_the_spec_says(terms: dict[str, Any], left: dict
     assert wanted(world, v1) == left
 
 
+def test_what_stays_warm_goes_when_stable_itself_finds_no_node() -> None:
+    world, v1, v2 = promoted_pair(canary__capacityWaitSeconds=60)
+    world.full = {str(seen.pair.draft) for seen in world.observed().revisions if seen.name == v2}
+    world.born = {pod: born for pod, born in world.born.items() if "-draft-" not in pod}  # its node went
+    world.run(30)
+    assert wanted(world, v1) == {"target": 1, "draft": 1}
+    world.run(60)
+    assert wanted(world, v1) == {"target": 0, "draft": 0}
+    world.full = set()
+    world.run_until(settled, within=60)
+    assert wanted(world, v1) == {"target": 0, "draft": 0}  # what went is not made again
+
+
 def test_old_pods_stay_until_every_gateway_sends_nobody_there() -> None:
     world, v1, v2 = promoting_pair()
     deaf = sorted(world.gateways)[0]

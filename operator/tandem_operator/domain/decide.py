@@ -24,7 +24,7 @@ from tandem_operator.domain.decision import (
     Weight,
 )
 from tandem_operator.domain.errors import SpecError
-from tandem_operator.domain.nested import items, number, text
+from tandem_operator.domain.nested import number, text
 from tandem_operator.domain.observed import Observed, StoredRevision
 from tandem_operator.domain.progress import Progress, SpeculationState, Stage
 from tandem_operator.domain.revision import Revision, Role
@@ -237,7 +237,7 @@ def _pods(at: Situation, course: Course) -> tuple[PodsWanted, ...]:
     idle = breaker.released(course.progress.breaker, spec.auto_disable, at.seen.now)
     needs = []
     if at.stable is not None:
-        gone = room.giving_way(at, moved.revision) if moved.gave_way is not None else set()
+        gone = room.gone(at, moved)
         held = 0 if (Role.TARGET, at.stable.pair.target) in gone else targets
         used = 0 if idle or (Role.DRAFT, at.stable.pair.draft) in gone else drafts
         needs.append(rollout.Need(at.stable.name, at.stable.pair, held, used))
@@ -269,20 +269,17 @@ def _warm(at: Situation, previous: StoredRevision) -> Sequence[rollout.Need]:
 
 
 def _is_kept_warm(at: Situation, course: Course) -> bool:
-    """Whether a rollback to the previous revision is to be within seconds; a canary without room is worth more."""
+    """Whether a rollback to the previous revision is to be within seconds; who finds no room is worth more."""
     longest = min(at.spec.rollback.keep_warm.seconds, at.spec.canary.rollback_window_seconds)
     since = None if at.stable is None else at.stable.stable_since
     if since is None or at.seen.now - since >= timedelta(seconds=longest):
         return False
-    return course.progress.rollout.room_made_at is None
+    return course.progress.rollout.room_made_at is None and not room.has_waited_for_a_node(at, at.stable_name)
 
 
 def _is_left(at: Situation, revision: str) -> bool:
     """Whether every gateway has heard that nobody is sent to a revision any more."""
-    served = items(at.policies[0], "revisions") if at.policies else ()
-    gateways = (pod for pod in at.seen.of_role(Role.GATEWAY) if pod.ready)
-    heard = all(at.seen.follows(pod, at.policy_in_force) for pod in gateways)
-    return heard and all(text(share, "name") != revision for share in served)
+    return at.is_heard and all(text(share, "name") != revision for share in at.shares_in_force)
 
 
 def _next_number(at: Situation) -> int:

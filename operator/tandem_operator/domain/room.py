@@ -8,11 +8,13 @@ pods serve on, so that nobody loses more than speed. Whoever asks for `InPlaceDr
 whoever asks for `Recreate` loses all that the change replaces before anything new comes, a target too.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
 
 from tandem_operator.domain import gates, rollout
 from tandem_operator.domain.moves import Ending, end_canary, send
+from tandem_operator.domain.nested import text
 from tandem_operator.domain.observed import Pod
 from tandem_operator.domain.progress import Rollout, Stage
 from tandem_operator.domain.revision import Role
@@ -106,20 +108,40 @@ def canary_pods(at: Situation, revision: str) -> tuple[Pod, ...]:
     return tuple(pod for pod in at.seen.pods if (pod.role, pod.role_hash) in wanted and not pod.leaving)
 
 
+def has_waited_for_a_node(at: Situation, revision: str) -> bool:
+    """Whether a pod that a revision needs has found no node for as long as a canary's would wait."""
+    needed, wait = _hashes(at, revision), timedelta(seconds=at.spec.canary.capacity_wait_seconds)
+    since = [pod.unschedulable_since for pod in at.seen.pods if (pod.role, pod.role_hash) in needed]
+    return any(moment is not None and at.seen.now - moment >= wait for moment in since)
+
+
 def _of_others(at: Situation, revision: str) -> bool:
     """Whether pods are there that neither stable nor this revision needs, be they on their way out."""
     ours = _hashes(at, revision) | _hashes(at, at.stable_name)
     return any((pod.role, pod.role_hash) not in ours for pod in at.seen.pods if pod.role is not Role.GATEWAY)
 
 
-def giving_way(at: Situation, revision: str) -> set[tuple[Role, str | None]]:
+def gone(at: Situation, moved: Rollout) -> Collection[tuple[Role, str | None]]:
+    """What of stable has given way: it goes once every gateway has heard that nobody speculates with it, for good."""
+    if moved.gave_way is None:
+        return ()
+    heard = moved.stage is not Stage.CLEARING or (at.is_heard and _is_told_off(at))
+    return [part for part in _giving_way(at, moved.revision) if heard or not at.wanted(*part)]
+
+
+def _is_told_off(at: Situation) -> bool:
+    told = {text(share, "name"): share.get("speculate") for share in at.shares_in_force}
+    return told.get(at.stable_name) is False
+
+
+def _giving_way(at: Situation, revision: str) -> set[tuple[Role, str | None]]:
     """What only stable needs of the two."""
     return _hashes(at, at.stable_name) - _hashes(at, revision)
 
 
 def is_cleared(at: Situation, revision: str) -> bool:
     """Whether nothing is left of what gives way, not even a pod that is on its way out and holds its device."""
-    going = giving_way(at, revision)
+    going = _giving_way(at, revision)
     wanted = any(seen.wanted for seen in at.seen.workloads if (seen.role, seen.role_hash) in going)
     return not wanted and not any((pod.role, pod.role_hash) in going for pod in at.seen.pods)
 

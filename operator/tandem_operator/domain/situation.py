@@ -50,6 +50,17 @@ class Situation:
         """The number of the newest policy; of the next one where there is none."""
         return number(self.policies[0], "number") if self.policies else self.next_policy
 
+    @property
+    def shares_in_force(self) -> Sequence[JsonObject]:
+        """The revisions of the newest policy."""
+        return items(self.policies[0], "revisions") if self.policies else ()
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether every ready gateway follows the newest policy."""
+        ready = (pod for pod in self.seen.of_role(Role.GATEWAY) if pod.ready)
+        return all(self.seen.follows(pod, self.policy_in_force) for pod in ready)
+
     def under(self, held: Progress) -> "Situation":
         """The same look with the settings of speculation that this progress has in force."""
         speculation = self.given.speculation if held.undone is None else held.undone.back_to.settings
@@ -76,7 +87,7 @@ class Situation:
         child = self.seen.child("ControllerRevision", f"{self.seen.resource.name}-{name}")
         return child is not None and annotations.items() <= child.annotations.items()
 
-    def wanted(self, role: Role, role_hash: RoleHash | None) -> int:
+    def wanted(self, role: Role, role_hash: str | None) -> int:
         """Pods of a role hash that its Deployment asks for now."""
         workload = self.seen.workload(role, role_hash)
         return 0 if workload is None else workload.wanted
