@@ -57,8 +57,10 @@ async def engines(stage: Stage, role: str) -> dict[str, set[str]]:
 async def watched(stage: Stage, *, most: int) -> AsyncIterator[None]:
     """Holds of how many revisions there are draft pods at once, and that the target's pod is always ready."""
 
+    over = asyncio.Event()
+
     async def look() -> None:
-        while True:
+        while not over.is_set():  # a cancelled request leaves its connection open
             held = await drafts(stage)
             assert len(held) <= most, held
             targets = [body for body in await stage.children("Deployment") if "-target-" in body["metadata"]["name"]]
@@ -66,9 +68,9 @@ async def watched(stage: Stage, *, most: int) -> AsyncIterator[None]:
             await asyncio.sleep(LOOK_SECONDS)
 
     async with asyncio.TaskGroup() as group:
-        looking = group.create_task(look())
+        group.create_task(look())
         yield
-        looking.cancel()
+        over.set()
 
 
 async def until_swapped(stage: Stage, before: str) -> None:
@@ -114,10 +116,10 @@ async def recreate_and_fail(stage: Stage) -> None:
     await stage.serves(second)
     assert len(after := set(await engines(stage, "target"))) == 1
     await stage.edit(failing)
-    found = await stage.until(lambda now: "refusedRevision" in now["status"])
+    await stage.until(lambda now: "refusedRevision" in now["status"])
+    found = await stage.serves(second)
     reason = next(held["reason"] for held in found["status"]["conditions"] if held["type"] == "RolledBack")
     assert (reason, found["status"]["revisions"][0]["verdict"]) == ("ErrorsFailed", "Bad")
-    await stage.serves(second)
     assert set(await engines(stage, "target")) == after
 
 

@@ -179,7 +179,7 @@ def test_a_rollback_takes_down_what_is_there_before_the_old_pair_can_be_back() -
     world.run_until(lambda seen: seen.stable == v2 and settled(seen))
     world.run(30)
     alert(world, world.now)
-    world.run(4, every=2)
+    world.run(6, every=2)
     assert (world.progress.rollout.stage, world.condition("Ready")) == (Stage.RETURNING, ("False", "Recreating"))
     world.run_until(lambda seen: seen.stable == v1 and settled(seen), within=120)
     assert (pods(world), weights(world), world.verdicts()[v2]) == ({v1: 3, v2: 0}, {v1: 100}, "Bad")

@@ -22,6 +22,7 @@ from tandem_operator.domain.situation import Course, Situation
 from tandem_operator.domain.spec import SpeculationMode
 
 SLOTS_LISTED = timedelta(hours=1)
+"""So far back gateways list their closed slots."""
 FLOOR_DECIDES_FROM_PERCENT = 50
 """Below this share the batch is mostly stable's, and so is its speed."""
 

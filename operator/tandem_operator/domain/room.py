@@ -125,7 +125,8 @@ def gone(at: Situation, moved: Rollout) -> Collection[tuple[Role, str | None]]:
     """What of stable has given way: it goes once every gateway has heard that nobody speculates with it, for good."""
     if moved.gave_way is None:
         return ()
-    heard = moved.stage is not Stage.CLEARING or (at.is_heard and _is_told_off(at))
+    going = moved.stage in (Stage.CLEARING, Stage.RETURNING)
+    heard = not going or (at.is_heard and _is_told_off(at))
     return [part for part in _giving_way(at, moved.revision) if heard or not at.wanted(*part)]
 
 
