@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
-from tandem_operator.domain import breaker, gates, policy, record, rollout, situation, steering, undo, window
+from tandem_operator.domain import breaker, gates, policy, record, rollout, situation, steering, undo, upgrade, window
 from tandem_operator.domain.decision import (
     Decision,
     Figures,
@@ -27,7 +27,7 @@ from tandem_operator.domain.errors import SpecError
 from tandem_operator.domain.nested import number, text
 from tandem_operator.domain.observed import Observed
 from tandem_operator.domain.progress import Progress, SpeculationState, Stage
-from tandem_operator.domain.revision import Revision, Role
+from tandem_operator.domain.revision import FIRST_EDITION, Revision, Role
 from tandem_operator.domain.situation import Course, Situation
 
 STEADY_SECONDS = 10
@@ -75,6 +75,7 @@ def mind_breaker(at: Situation, course: Course) -> Course:
 ORDER: tuple[Callable[[Situation, Course], Course], ...] = (
     steering.settle,
     undo.keep_policies,
+    upgrade.keep,
     steering.obey,
     steering.heed_alerts,
     mind_breaker,
@@ -151,7 +152,7 @@ def _conclude(at: Situation, course: Course) -> Decision:
         hold=bool(wanted) and (at.refusal is not None or wanted[0] != at.current),
         shares=weights,
         pods=_pods(at, course),
-        new_revision=RevisionWanted(name=wanted[0], number=_next_number(at)) if wanted else None,
+        new_revision=_new_revision(at, wanted[0]) if wanted else None,
         forgotten=_forgotten(at, course),
         policy=document,
         kept_policies=() if document is None else policy.keep(document, at.policies),
@@ -250,8 +251,9 @@ def _kept_ready(at: Situation, course: Course) -> bool:
     return crowded is None or now - crowded < timedelta(seconds=canary.capacity_wait_seconds)
 
 
-def _next_number(at: Situation) -> int:
-    return max((revision.number for revision in at.revisions.values()), default=0) + 1
+def _new_revision(at: Situation, name: str) -> RevisionWanted:
+    edition = at.current_pair.edition
+    return RevisionWanted(name=name, number=at.next_number, edition=None if edition == FIRST_EDITION else edition)
 
 
 def _forgotten(at: Situation, course: Course) -> tuple[str, ...]:
