@@ -337,7 +337,7 @@ def _hold_everything(seen: Observed, refusal: str | None) -> Decision:
         spec=None,
         refusal=refusal,
         current="",
-        stable="",
+        stable=text(seen.resource.status, "stableRevision"),
         previous="",
         progress=seen.progress,
         hold=True,
