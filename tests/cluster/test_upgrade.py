@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.cluster.operator_process import OperatorProcess
 from tests.cluster.rollout_story import FIRST, Stage, count_kills, settled, theatre
+from tests.scenarios.gitops import argocd, kstatus
 
 from tandem_devcluster.api import build_path
 from tandem_devcluster.testing import Cluster, Object
@@ -45,6 +46,7 @@ async def installed(stage: Stage) -> str:
     """The first revision, by an older operator, which then ends."""
     older = stage.operator.changed(TANDEM_RUNTIME_IMAGE=OLD)
     await stage.create(FIRST)
+    assert said_of(await stage.api.get(stage.path)) == ("InProgress", "Progressing")
     older.start()
     try:
         found = await stage.serves(FIRST)
@@ -64,6 +66,7 @@ async def upgraded(stage: Stage, operator: OperatorProcess, first: str) -> str:
     count_kills(stage.proxy, WRITES, operator.kill)
     await stage.edit(annotations={"tandem.dev/upgrade": f"@{first}#1"})
     found = await stage.until(lambda found: settled(found) and found["status"]["stableRevision"] != first)
+    assert said_of(found) == ("Current", "Healthy")
     assert found["status"]["handledCommands"] == {"tandem.dev/upgrade": f"@{first}#1"}
     assert await images(stage) == {NEW}
     assert len(await stage.children("ControllerRevision")) == 2
@@ -74,8 +77,14 @@ async def upgraded(stage: Stage, operator: OperatorProcess, first: str) -> str:
 async def taken_back(stage: Stage, first: str, second: str) -> None:
     await stage.edit(annotations={"tandem.dev/rollback-to": f"{first}@{second}#1"})
     found = await stage.until(lambda found: settled(found) and found["status"]["stableRevision"] == first)
+    assert said_of(found) == ("Failed", "Degraded")
     assert (found["status"]["refusedRevision"], found["metadata"]["generation"]) == (second, 2)
     assert await images(stage) == {OLD}
+
+
+def said_of(found: Object) -> tuple[str, str]:
+    """By kstatus and by Argo CD."""
+    return kstatus(found), argocd(found)[0]
 
 
 async def images(stage: Stage) -> set[str]:
