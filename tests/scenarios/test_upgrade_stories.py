@@ -1,6 +1,7 @@
 """An operator is upgraded: every pod stays as it was, until a command asks for what it would make today."""
 
 import copy
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -162,6 +163,17 @@ def test_where_only_the_draft_has_todays_image_an_upgrade_costs_no_target_pod() 
     assert (world.images("target"), world.images("gateway")) == ({"mine:1"}, {NEW})
 
 
+def test_where_only_the_gateways_have_todays_image_an_upgrade_costs_no_pod_but_theirs() -> None:
+    world = serving(changed(BRIEF, target__image="mine:1", draft__image="mine:1"))
+    first, before = world.stable, deployments(world)
+    world.command("upgrade", f"@{first}#1")
+    world.run_until(promoted(first))
+    assert (deployments(world), world.images("gateway")) == (before, {NEW})
+    world.command("rollback-to", f"{first}@{world.stable}#1")
+    world.run_until(lambda seen: seen.stable == first and settled(seen))
+    assert (deployments(world), world.images("gateway")) == (before, {OLD})
+
+
 def test_a_first_revision_that_cannot_come_up_with_its_image_is_made_anew_by_command() -> None:
     world = Upgradable(BRIEF)
     world.broken = {revision_of(parse(BRIEF)).target}
@@ -195,6 +207,27 @@ def test_after_a_status_was_lost_an_old_upgrade_command_acts_no_more() -> None:
 
 
 # Kills
+
+
+def there_and_back(stopped: int | None) -> tuple[object, int]:
+    """What stands after an upgrade and its rollback with one write not made, and how many writes there were."""
+    world, count = serving(), itertools.count()
+    first = world.stable
+    world.stop_at = lambda _: next(count) == stopped
+    world.command("upgrade", f"@{first}#1")
+    world.run_until(promoted(first))
+    world.command("rollback-to", f"{first}@{world.stable}#1")
+    world.run_until(lambda seen: seen.stable == first and settled(seen))
+    stands = {name: world.objects["Deployment", name]["spec"] for name in deployments(world)}
+    told = [reason for reason in world.reasons() if reason in ("Upgrading", "CanaryStarted", "RollingBack")]
+    return (stands, world.verdicts(), world.status["refusedRevision"], told), next(count)
+
+
+def test_whichever_write_of_an_upgrade_and_its_rollback_is_not_made_the_end_is_the_same() -> None:
+    expected, count = there_and_back(None)
+    assert count > 20
+    for number in range(count):
+        assert there_and_back(number)[0] == expected, number
 
 
 async def walk(stage: Stage) -> Stage:
