@@ -18,6 +18,7 @@ _ETCD = "http://127.0.0.1:2379"
 _SERVICE_NETWORK = "10.96.0.0/16"
 _FIRST_SERVICE_ADDRESS = "10.96.0.1"
 _NODE_GRACE_SECONDS = 20  # without a heartbeat; a real cluster waits 50, a test should not have to
+_AUTOSCALER_SECONDS = 3  # between two looks; a real cluster takes 15, likewise
 
 _AUDIT_POLICY = """\
 apiVersion: audit.k8s.io/v1
@@ -123,6 +124,7 @@ def build_controller_manager(state: StateFolder, credentials: Credentials) -> Co
         f"--cluster-cidr={POD_NETWORK}",
         "--allocate-node-cidrs=false",
         f"--node-monitor-grace-period={_NODE_GRACE_SECONDS}s",
+        f"--horizontal-pod-autoscaler-sync-period={_AUTOSCALER_SECONDS}s",
     )
     return Component("kube-controller-manager", flags)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tandem_operator.domain.decision import PodsWanted, Share
 from tandem_operator.domain.progress import Rollout, Stage, Surge
-from tandem_operator.domain.revision import Revision, Role, RoleHash
+from tandem_operator.domain.revision import Edition, Revision, Role, RoleHash
 from tandem_operator.domain.rollout import (
     TRANSITIONS,
     Entry,
@@ -177,6 +177,7 @@ V1, ANOTHER_DRAFT, ANOTHER_TARGET = revision("t", "d1"), revision("t", "d2"), re
         (ANOTHER_TARGET, SurgeMode.RECREATE, Surge.RECREATE),
         (ANOTHER_DRAFT, SurgeMode.RECREATE, Surge.IN_PLACE_DRAFT),
         (revision("t", None), SurgeMode.RECREATE, Surge.SHARED_TARGET),
+        (replace(V1, edition=Edition(gateway=2)), SurgeMode.IN_PLACE_DRAFT, Surge.SHARED_TARGET),
     ],
 )
 def test_a_draft_alone_shares_the_target_or_takes_the_place_of_stables(

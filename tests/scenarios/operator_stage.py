@@ -87,13 +87,14 @@ class Stage:
         self.cluster, self.telemetry, self.clock = ForgetfulCluster(), ScriptedTelemetry(), FixedClock()
         self.world = Controllers(self.cluster, self.telemetry)
         self.told = Told()
+        self.terms = TERMS
         metadata = {"namespace": "llm", "name": "chat", "uid": "uid-chat"}
         self.cluster.put(ADDRESS[0], {"metadata": metadata, "spec": copy.deepcopy(dict(spec or BASE))})
         self.restart()
 
     def restart(self) -> None:
         """Another process of the operator: nothing is remembered but what is in the cluster."""
-        self.sources = Sources(self.cluster, self.telemetry, self.clock, TERMS)
+        self.sources = Sources(self.cluster, self.telemetry, self.clock, self.terms)
 
     async def look(self) -> float | None:
         """One look, the time it asks for, and what the rest of the cluster does meanwhile."""
@@ -137,6 +138,26 @@ class Stage:
 
     def children(self, kind: Kind) -> list[str]:
         return sorted(name for k, _, name in self.cluster.objects if k is kind)
+
+
+async def look_until(stage: Stage, reached: Callable[[], bool]) -> None:
+    """Looks, across kills, until something is so."""
+    for _ in range(40):
+        try:
+            await stage.look()
+        except KilledError:
+            stage.restart()
+            stage.pass_time(1.0)
+        if reached():
+            return
+    raise AssertionError(f"not reached: {stage.status}")
+
+
+def command(stage: Stage, name: str, value: str) -> None:
+    """What a person annotates."""
+    body = copy.deepcopy(stage.cluster.objects[ADDRESS])
+    body["metadata"]["annotations"] = {**body["metadata"].get("annotations", {}), f"tandem.dev/{name}": value}
+    stage.cluster.put(ADDRESS[0], body)
 
 
 def family(kind: Kind, name: str) -> tuple[Kind, str]:

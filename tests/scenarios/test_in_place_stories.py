@@ -258,6 +258,9 @@ def test_a_change_of_target_is_refused_where_its_pods_were_to_be_shared_and_what
     world.edit(canary__surge="Auto")
     world.run(20)
     assert (world.progress.rollout.surge, world.condition("Accepted")[0]) == (Surge.SIDE_BY_SIDE, "True")
+    world.edit(canary__surge=surge)
+    world.run(20)
+    assert (world.progress.rollout.surge, world.condition("Accepted")[0]) == (Surge.SIDE_BY_SIDE, "True")
 
 
 def test_in_place_is_refused_where_there_is_no_draft_to_give_way() -> None:

@@ -1,11 +1,9 @@
 """The operator is killed after any of its writes, and another process goes on from what is in the cluster."""
 
-import copy
 import json
-from collections.abc import Callable
 from typing import Any
 
-from tests.scenarios.operator_stage import ADDRESS, CHILDREN, V2, KilledError, Stage, final, nth
+from tests.scenarios.operator_stage import CHILDREN, V2, KilledError, Stage, command, final, look_until, nth
 
 from tandem_operator.ports import Kind
 
@@ -46,24 +44,6 @@ async def swap(stage: Stage) -> Stage:
     command(stage, "abort", f"@{stage.status['canaryRevision']}#1")
     await look_until(stage, lambda: "refusedRevision" in stage.status)
     return await stage.settle()
-
-
-async def look_until(stage: Stage, reached: Callable[[], bool]) -> None:
-    for _ in range(40):
-        try:
-            await stage.look()
-        except KilledError:
-            stage.restart()
-            stage.pass_time(1.0)
-        if reached():
-            return
-    raise AssertionError(f"not reached: {stage.status}")
-
-
-def command(stage: Stage, name: str, value: str) -> None:
-    body = copy.deepcopy(stage.cluster.objects[ADDRESS])
-    body["metadata"]["annotations"] = {**body["metadata"].get("annotations", {}), f"tandem.dev/{name}": value}
-    stage.cluster.put(ADDRESS[0], body)
 
 
 async def test_a_kill_at_any_write_of_an_aborted_canary_ends_in_the_same_state_and_loses_no_record() -> None:

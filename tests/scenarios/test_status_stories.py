@@ -45,6 +45,7 @@ def test_a_spec_that_cannot_be_read_changes_nothing_but_accepted() -> None:
     world.run(30)
     assert (dict(world.objects), world.status["stableRevision"]) == before
     assert world.condition("Accepted") == ("False", "InvalidSpec")
+    assert world.condition("Ready")[0] == "True"
 
 
 def test_c37_the_same_value_in_another_spelling_is_no_change() -> None:

@@ -23,6 +23,7 @@ class CommandKind(StrEnum):
     ROLLBACK_TO = "rollback-to"
     RETRY = "retry"
     PROMOTE = "promote"
+    UPGRADE = "upgrade"
 
 
 @dataclass(frozen=True, slots=True)

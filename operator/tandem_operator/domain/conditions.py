@@ -2,19 +2,19 @@
 
 Refuses to know how it was decided, what is written to children, and what else people read there (`views`).
 
-Status speaks to three readers. Programs read conditions: `Ready` speaks of serving alone, `Reconciling` is what to wait
-for after an edit, and every condition carries the generation it is about. People read phase, figures and messages. The
-operator reads `progress`. A transition time moves only when its condition's status does, messages hold no counters in
-the steady state, and a status that says nothing new is not written.
+Status speaks to three readers. Programs read conditions: `Ready` speaks of serving alone, `Reconciling` and `Stalled`
+(`settling`) of what to wait for after an edit, and every condition carries the generation it is about. People read
+phase, figures and messages. The operator reads `progress`. A transition time moves only when its condition's status
+does, messages hold no counters in the steady state, and a status that says nothing new is not written.
 """
 
 from collections.abc import Callable, Mapping
 
-from tandem_operator.domain import health, progress, record, views
+from tandem_operator.domain import health, progress, record, settling, views
 from tandem_operator.domain.actions import Outcome, Verb
 from tandem_operator.domain.bounds import fitted
 from tandem_operator.domain.decision import CheckVerdict, Decision, GateResult, GateVerdict
-from tandem_operator.domain.nested import items, number, text
+from tandem_operator.domain.nested import items, text
 from tandem_operator.domain.observed import Observed, Pod
 from tandem_operator.domain.progress import Progress, SpeculationReason, SpeculationState, Stage
 from tandem_operator.domain.revision import Role, RoleHash
@@ -227,46 +227,6 @@ def _children_modified(view: View) -> GateResult:
     return GateResult(_TRUE, "ForeignAdditions", f"left alone: {'; '.join(found)}")
 
 
-def _reconciling(view: View) -> GateResult:
-    """Until the spec's revision is the only one with traffic, in the pods that it asks for, or was refused."""
-    decision, seen = view.decision, view.seen
-    if decision.progress.rollout.stage is not Stage.STABLE:
-        return GateResult(_TRUE, str(decision.progress.rollout.stage), "a rollout is under way")
-    if _rollout_ahead(decision):
-        return GateResult(_TRUE, "Pending", f"revision {decision.current} is next")
-    if view.outcome.failed is not None:
-        return GateResult(_TRUE, view.outcome.failed.reason, view.outcome.failed.message)
-    if any(action.verb in (Verb.APPLY, Verb.CREATE, Verb.DELETE) for action in view.outcome.done):
-        return GateResult(_TRUE, "WritingChildren", "children are being brought up to date")
-    unsettled = [held.name for held in seen.workloads if not held.settled or held.ready < held.wanted]
-    if unsettled:
-        return GateResult(_TRUE, "WaitingForPods", f"{', '.join(unsettled)}: not every pod is current and ready")
-    in_force = number(decision.policy, "number")
-    behind = [pod.name for pod in seen.of_role(Role.GATEWAY) if not seen.follows(pod, in_force)]
-    if behind:
-        return GateResult(_TRUE, "WaitingForGateways", f"policy {in_force} has not reached every gateway")
-    return GateResult(_FALSE, "Settled", "everything is as the spec asks")
-
-
-def _rollout_ahead(decision: Decision) -> bool:
-    refused = decision.progress.refused == decision.current or decision.refusal is not None
-    return decision.current not in ("", decision.stable) and not refused and not decision.hold and not _is_bad(decision)
-
-
-def _is_bad(decision: Decision) -> bool:
-    last = decision.progress.rolled_back
-    return last is not None and last.bad and last.revision == decision.current
-
-
-def _stalled(view: View) -> GateResult:
-    failed = view.outcome.failed
-    if view.decision.stalled is not None:
-        return view.decision.stalled
-    if failed is not None and failed.reason in ("Refused", "Forbidden", "ForeignObject"):
-        return GateResult(_TRUE, failed.reason, failed.message)
-    return GateResult(_FALSE, "NotStalled", "nothing waits for a human")
-
-
 CONDITIONS: Mapping[str, Callable[[View], GateResult]] = {
     "Ready": _ready,
     "Accepted": _accepted,
@@ -281,8 +241,8 @@ CONDITIONS: Mapping[str, Callable[[View], GateResult]] = {
     "MemoryPressure": _memory_pressure,
     "RolledBack": _rolled_back,
     "ChildrenModified": _children_modified,
-    "Reconciling": _reconciling,
-    "Stalled": _stalled,
+    "Reconciling": lambda view: settling.reconciling(view.seen, view.decision, view.outcome),
+    "Stalled": lambda view: settling.stalled(view.seen, view.decision, view.outcome),
 }
 """Every condition, all of them written at the first visit."""
 

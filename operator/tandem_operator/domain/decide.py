@@ -11,7 +11,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from tandem_operator.domain import breaker, gates, policy, record, rollout, room, situation, steering, undo, window
+from tandem_operator.domain import (
+    breaker,
+    gates,
+    policy,
+    record,
+    rollout,
+    room,
+    situation,
+    steering,
+    undo,
+    upgrade,
+    window,
+)
 from tandem_operator.domain.decision import (
     Decision,
     Figures,
@@ -27,7 +39,7 @@ from tandem_operator.domain.errors import SpecError
 from tandem_operator.domain.nested import number, text
 from tandem_operator.domain.observed import Observed, StoredRevision
 from tandem_operator.domain.progress import Progress, SpeculationState, Stage
-from tandem_operator.domain.revision import Revision, Role
+from tandem_operator.domain.revision import FIRST_EDITION, Revision, Role
 from tandem_operator.domain.situation import Course, Situation
 
 STEADY_SECONDS = 10
@@ -75,6 +87,7 @@ def mind_breaker(at: Situation, course: Course) -> Course:
 ORDER: tuple[Callable[[Situation, Course], Course], ...] = (
     steering.settle,
     undo.keep_policies,
+    upgrade.keep,
     steering.obey,
     steering.heed_alerts,
     mind_breaker,
@@ -153,7 +166,7 @@ def _conclude(at: Situation, course: Course) -> Decision:
         hold=bool(wanted) and (at.refusal is not None or wanted[0] != at.current),
         shares=weights,
         pods=_pods(at, course),
-        new_revision=RevisionWanted(name=wanted[0], number=_next_number(at)) if wanted else None,
+        new_revision=_new_revision(at, wanted[0]) if wanted else None,
         forgotten=_forgotten(at, course),
         policy=document,
         kept_policies=() if document is None else policy.keep(document, at.policies),
@@ -282,8 +295,9 @@ def _is_left(at: Situation, revision: str) -> bool:
     return at.is_heard and all(text(share, "name") != revision for share in at.shares_in_force)
 
 
-def _next_number(at: Situation) -> int:
-    return max((revision.number for revision in at.revisions.values()), default=0) + 1
+def _new_revision(at: Situation, name: str) -> RevisionWanted:
+    edition = at.current_pair.edition
+    return RevisionWanted(name=name, number=at.next_number, edition=None if edition == FIRST_EDITION else edition)
 
 
 def _forgotten(at: Situation, course: Course) -> tuple[str, ...]:
@@ -370,7 +384,7 @@ def _hold_everything(seen: Observed, refusal: str | None) -> Decision:
         spec=None,
         refusal=refusal,
         current="",
-        stable="",
+        stable=text(seen.resource.status, "stableRevision"),
         previous="",
         progress=seen.progress,
         hold=True,

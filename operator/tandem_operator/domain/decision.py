@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from tandem_operator.domain.progress import Progress
-from tandem_operator.domain.revision import Role, RoleHash
+from tandem_operator.domain.revision import Edition, Role, RoleHash
 from tandem_operator.domain.spec import Spec
 
 JsonObject = Mapping[str, object]
@@ -65,10 +65,11 @@ class PodsWanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionWanted:
-    """The revision that the spec means and that is not stored yet."""
+    """The revision that the spec means and that is not stored yet; `edition` where any role is not in its first."""
 
     name: str
     number: int
+    edition: Edition | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ an annotation, so that the pods of a revision that the spec no longer means keep
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import NamedTuple
 
 from tandem_operator.domain import templates
@@ -18,7 +19,16 @@ from tandem_operator.domain.errors import Bug
 from tandem_operator.domain.nested import held
 from tandem_operator.domain.overlay import overlaid
 from tandem_operator.domain.pools import Terms, choose
-from tandem_operator.domain.revision import HASH_VERSION, Role, RoleHash, draft_values, revision_of, target_values
+from tandem_operator.domain.revision import (
+    FIRST_EDITION,
+    HASH_VERSION,
+    Edition,
+    Role,
+    RoleHash,
+    draft_values,
+    revision_of,
+    target_values,
+)
 from tandem_operator.domain.settings import OperatorTerms
 from tandem_operator.domain.spec import Draft, Gateway, Placement, Spec, Target
 from tandem_operator.domain.templates import Engine, Owner, labels, selector
@@ -40,13 +50,15 @@ NodeLabels = Sequence[Mapping[str, str]]
 """The labels of the nodes that exist."""
 
 
-def revision_data(spec: Spec, owner: Owner, settings: OperatorTerms, *, nodes: NodeLabels | None) -> dict[str, object]:
+def revision_data(
+    spec: Spec, owner: Owner, settings: OperatorTerms, *, nodes: NodeLabels | None, edition: Edition = FIRST_EDITION
+) -> dict[str, object]:
     """The data of a ControllerRevision: hashes, normalised values, what was resolved, and the templates that follow.
 
-    A pair without a draft has the key `draft` nowhere.
+    A pair without a draft has the key `draft` nowhere, and a first edition no key `edition`.
     `nodes` is None where the operator may not read them. Raises SpecError when an accelerator is not in the table.
     """
-    revision = revision_of(spec)
+    revision = revision_of(spec, edition)
     resolver = _Resolver(settings, nodes)
     target = _target_engine(revision.target, spec.target, resolver)
     draft = _draft_engine(revision.draft, spec.draft, resolver)
@@ -55,6 +67,7 @@ def revision_data(spec: Spec, owner: Owner, settings: OperatorTerms, *, nodes: N
         "version": DATA_VERSION,
         "hashVersion": HASH_VERSION,
         **_present(target=revision.target, draft=revision.draft, adapters=revision.adapters),
+        **({"edition": asdict(edition)} if edition != FIRST_EDITION else {}),
         "values": _present(target=target_values(spec.target), draft=draft_values(spec.draft)),
         "resolved": _present(target=_resolved(target), draft=draft and _resolved(draft)),
         "templates": _present(
@@ -64,6 +77,21 @@ def revision_data(spec: Spec, owner: Owner, settings: OperatorTerms, *, nodes: N
         ),
         "live": _present(target=live_part(spec, Role.TARGET), draft=draft and live_part(spec, Role.DRAFT)),
     }
+
+
+def as_made_before(data: JsonObject, made: Iterable[JsonObject]) -> dict[str, object]:
+    """The data of a new revision; a role hash that one of `made` has is made from what the first such one is made from.
+
+    Revisions that share a role hash share its pods: a later template under the same hash would restart them.
+    """
+    known = list(made)
+    templates, resolved = dict(_object(data, "templates")), dict(_object(data, "resolved"))
+    for role in (Role.TARGET, Role.DRAFT):
+        before = next((one for one in known if role in data and one.get(role) == data[role]), None)
+        if before is not None:
+            templates[role] = _object(before, "templates", role)
+            resolved[role] = _object(before, "resolved", role)
+    return {**data, "templates": templates, "resolved": resolved}
 
 
 def _present(**values: object) -> dict[str, object]:

@@ -17,7 +17,7 @@ from tandem_operator.domain.nested import items, mapping, number, text, texts
 from tandem_operator.domain.progress import Progress
 from tandem_operator.domain.readings import Reading
 from tandem_operator.domain.record import Moment
-from tandem_operator.domain.revision import Revision, RevisionName, Role, RoleHash
+from tandem_operator.domain.revision import Edition, Revision, RevisionName, Role, RoleHash
 from tandem_operator.domain.samples import Document, Scrape
 from tandem_operator.domain.settings import OperatorTerms
 
@@ -212,6 +212,12 @@ class Observed:
         return tuple(sorted(stored, key=lambda revision: revision.number))
 
     @property
+    def pointed(self) -> tuple[StoredRevision, ...]:
+        """The revisions that were made stable, in the order in which they last were."""
+        held = (revision for revision in self.revisions if revision.stable_since is not None)
+        return tuple(sorted(held, key=lambda revision: (revision.stable_since, revision.number)))
+
+    @property
     def progress(self) -> Progress:
         """What status remembers; nothing, where it was dropped or damaged: what serves is not kept there."""
         try:
@@ -303,6 +309,7 @@ def _pair(body: Mapping[str, object]) -> Revision:
         target=RoleHash(text(body, "data", "target")),
         draft=RoleHash(draft) if draft else None,
         adapters=RoleHash(text(body, "data", "adapters")),
+        edition=Edition(**{role: number(body, "data", "edition", role) for role in Role}),
     )
 
 

@@ -31,7 +31,7 @@ from tandem_operator.domain.decision import Decision, JsonObject, PodsWanted
 from tandem_operator.domain.errors import Bug
 from tandem_operator.domain.nested import mapping, number, text
 from tandem_operator.domain.observed import GROUP, Child, Observed, Pod
-from tandem_operator.domain.revision import Role, RoleHash, revision_of
+from tandem_operator.domain.revision import FIRST_EDITION, Edition, Role, RoleHash, revision_of
 from tandem_operator.domain.spec import Spec
 from tandem_operator.domain.templates import Owner
 
@@ -101,7 +101,11 @@ def _revision_data(decision: Decision, seen: Observed, spec: Spec, owner: Owner)
     if decision.new_revision is None:
         return stored
     nodes = None if seen.nodes is None else [node.labels for node in seen.nodes]
-    return {**stored, decision.new_revision.name: manifests.revision_data(spec, owner, seen.terms, nodes=nodes)}
+    edition = decision.new_revision.edition or FIRST_EDITION
+    data = manifests.revision_data(spec, owner, seen.terms, nodes=nodes, edition=edition)
+    # Pods of what was stable may be there, and must stay as they are; what never served may be made better.
+    served = [revision.data for revision in reversed(seen.pointed)]
+    return {**stored, decision.new_revision.name: manifests.as_made_before(data, served)}
 
 
 def _created(decision: Decision, owner: Owner, data: Mapping[str, JsonObject]) -> Iterator[Action]:
@@ -159,9 +163,9 @@ def _edge(decision: Decision, spec: Spec, owner: Owner, data: Mapping[str, JsonO
 def _deployment(
     pods: PodsWanted, seen: Observed, spec: Spec, owner: Owner, data: Mapping[str, JsonObject]
 ) -> JsonObject:
-    """Pods of a hash that the spec means follow its live part; others keep what they had."""
+    """Pods of values that the spec means, in whichever edition, follow its live part; others keep what they had."""
     stored = data[pods.revision]
-    now = revision_of(spec)
+    now = revision_of(spec, Edition(**{role: number(stored, "edition", role) for role in Role}))
     child = seen.child("Deployment", manifests.role_name(owner, pods.role, pods.role_hash))
     kept = None if child is None else manifests.live_part_of(child.body)
     if pods.role_hash == (now.target if pods.role is Role.TARGET else now.draft):

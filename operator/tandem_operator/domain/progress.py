@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from tandem_operator.domain import record
 from tandem_operator.domain.record import Moment
+from tandem_operator.domain.revision import Edition
 from tandem_operator.domain.spec import Speculation
 
 
@@ -152,6 +153,14 @@ class PolicyUndo:
     note: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upgrade:
+    """The edition that a command asked for, of one spec: `of` is the revision that this spec alone names."""
+
+    of: str
+    edition: Edition
+
+
 class AlertAction(StrEnum):
     """What became of an alert."""
 
@@ -198,7 +207,8 @@ class Progress:
     the value that was last handled, whole. `figures_at` is when live figures were last put into status. `marks` are
     annotations by revision that follow from this progress and are written after it: they stay until they stand on the
     ControllerRevision, so that a kill between the two writes loses none of them. `policies` are the changes of
-    `spec.speculation`, newest first; `undone` holds until the next one.
+    `spec.speculation`, newest first; `undone` holds until the next one. `upgrade` is what the spec means by
+    command, though it was not edited.
     """
 
     rollout: Rollout = field(default_factory=Rollout)
@@ -211,6 +221,7 @@ class Progress:
     marks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     policies: tuple[PolicyChange, ...] = ()
     undone: PolicyUndo | None = None
+    upgrade: Upgrade | None = None
 
 
 def read(status: Mapping[str, object]) -> Progress | None:

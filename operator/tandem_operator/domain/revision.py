@@ -7,6 +7,10 @@ the draft alone share the target's pods. Hashed is what changes the tokens or th
 engine, its arguments, image where given, podTemplate, accelerator and count. Replicas, scheduling details,
 resources and all policy are not.
 
+What a role is made from besides (an image that was defaulted, the terms of its devices, the template as an operator
+renders it) is not hashed either, so that an upgrade of the operator rolls nothing. Where somebody asks for it, a role
+is made anew from the same values, as another *edition*, whose number goes into the hash: these are other pods.
+
 A hash must outlive the operator that made it: a release that gives a field a new default, or adds a field, must not
 change the hash of any stored spec, else every fleet would roll. So the algorithm has a version, and each version
 its own table of defaults, frozen here; a value that equals its default there is left out before hashing. Never edit
@@ -48,27 +52,42 @@ class Role(StrEnum):
     TARGET = "target"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edition:
+    """In which making each role is: 0 is the first one of its values, 3 the one that came with revision number 3."""
+
+    target: int = 0
+    draft: int = 0
+    gateway: int = 0
+
+
+FIRST_EDITION = Edition()
+
+
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """A pair as hashes; `draft` is None for a target that serves alone."""
+    """A pair as hashes; `draft` is None for a target that serves alone. Gateways have no hash, but an edition."""
 
     target: RoleHash
     draft: RoleHash | None
     adapters: RoleHash = NOTHING
+    edition: Edition = FIRST_EDITION
 
     @property
     def name(self) -> RevisionName:
-        """Eight hexadecimal digits that stand for all three."""
-        parts = {"target": self.target, "draft": self.draft, "adapters": self.adapters}
+        """Eight hexadecimal digits that stand for all of it; those of the first edition know of no other."""
+        parts: dict[str, object] = {"target": self.target, "draft": self.draft, "adapters": self.adapters}
+        parts |= {"gateway": self.edition.gateway} if self.edition.gateway else {}
         return RevisionName(_digest("revision", parts))
 
 
-def revision_of(spec: Spec) -> Revision:
-    """The revision that a spec means."""
+def revision_of(spec: Spec, edition: Edition = FIRST_EDITION) -> Revision:
+    """The revision that a spec means, with each role in this edition."""
     draft = draft_values(spec.draft)
     return Revision(
-        target=RoleHash(_digest(Role.TARGET, target_values(spec.target))),
-        draft=None if draft is None else RoleHash(_digest(Role.DRAFT, draft)),
+        target=_role_hash(Role.TARGET, target_values(spec.target), edition.target),
+        draft=None if draft is None else _role_hash(Role.DRAFT, draft, edition.draft),
+        edition=edition,
     )
 
 
@@ -117,6 +136,10 @@ def _normalised(values: JsonObject) -> JsonObject:
         for name, value in sorted(values.items())
         if value is not None and not (name in _DEFAULTS and value == _DEFAULTS[name])
     }
+
+
+def _role_hash(role: Role, values: JsonObject, edition: int) -> RoleHash:
+    return RoleHash(_digest(role, {**values, "edition": edition} if edition else values))
 
 
 def _digest(kind: str, values: JsonObject) -> str:

@@ -168,7 +168,8 @@ def surge_of(stable: Revision, canary: Revision, asked: SurgeMode) -> Surge:
 
 def can_swap_drafts(stable: Revision, canary: Revision) -> bool:
     """Whether nothing but the draft's pods differs, so that one can take the other's place."""
-    return stable.target == canary.target and None not in (stable.draft, canary.draft)
+    drafts = (stable.draft, canary.draft)
+    return stable.target == canary.target and None not in drafts and stable.draft != canary.draft
 
 
 def canary_percent(rollout: Rollout, canary: Canary) -> int:

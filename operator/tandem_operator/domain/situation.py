@@ -14,8 +14,8 @@ from tandem_operator.domain.errors import SpecError
 from tandem_operator.domain.evidence import Evidence
 from tandem_operator.domain.nested import items, number, text
 from tandem_operator.domain.observed import Observed, RevisionVerdict, StoredRevision
-from tandem_operator.domain.progress import Progress
-from tandem_operator.domain.revision import Revision, RevisionName, Role, RoleHash, revision_of
+from tandem_operator.domain.progress import Progress, Upgrade
+from tandem_operator.domain.revision import Edition, Revision, RevisionName, Role, RoleHash, revision_of
 from tandem_operator.domain.spec import Spec, parse
 
 
@@ -23,14 +23,17 @@ from tandem_operator.domain.spec import Spec, parse
 class Situation:
     """One look at an object whose spec can be read.
 
-    `current` is the revision that the spec means, `refusal` why it cannot be made. `policies` are the kept ones, newest
-    first. `previous` is what a rollback would return to. `spec` is the one in force: that which was `given`, with
-    earlier settings of speculation where its own were undone.
+    `current` is the revision that the spec means, in the edition that a command asked for (`upgrade`), or else in the
+    one that served last (`served`); `refusal` is why it cannot be made. `policies` are the kept ones, newest first.
+    `previous` is what a rollback would return to. `spec` is the one in force: that which was `given`, with earlier
+    settings of speculation where its own were undone.
     """
 
     seen: Observed
     given: Spec
     spec: Spec
+    served: Edition
+    upgrade: Upgrade | None
     current: RevisionName
     current_pair: Revision
     refusal: str | None
@@ -62,11 +65,23 @@ class Situation:
         return all(self.seen.follows(pod, self.policy_in_force) for pod in ready)
 
     def under(self, held: Progress) -> "Situation":
-        """The same look with the settings of speculation that this progress has in force."""
+        """The same look with the settings of speculation and the edition that this progress has in force."""
         speculation = self.given.speculation if held.undone is None else held.undone.back_to.settings
-        if speculation == self.spec.speculation:
+        if (speculation, held.upgrade) == (self.spec.speculation, self.upgrade):
             return self
-        return replace(self, spec=replace(self.given, speculation=speculation))
+        pair = _meant(self.given, held.upgrade, self.served)
+        spec = replace(self.given, speculation=speculation)
+        meant = replace(self, spec=spec, upgrade=held.upgrade, current=pair.name, current_pair=pair)
+        return replace(meant, refusal=_refusal(self.seen, spec, self.stable, pair))
+
+    @property
+    def next_number(self) -> int:
+        """Of the next revision."""
+        return max((revision.number for revision in self.revisions.values()), default=0) + 1
+
+    def is_of_spec(self, stored: StoredRevision) -> bool:
+        """Whether a stored revision is made of the spec's values, in whichever edition."""
+        return revision_of(self.given, stored.pair.edition) == stored.pair
 
     @property
     def stable_name(self) -> str:
@@ -114,27 +129,51 @@ class Situation:
 def read(seen: Observed) -> Situation:
     """The situation; raises SpecError when the spec cannot be read at all."""
     spec = parse(seen.resource.spec)
-    pair = revision_of(spec)
     revisions = {revision.name: revision for revision in seen.revisions}
-    pointed = sorted(
-        (revision for revision in revisions.values() if revision.stable_since is not None),
-        key=lambda revision: (revision.stable_since, revision.number),
-    )
+    pointed = seen.pointed
     # The one that status names serves; where its record is gone, an older pointer says nothing of what serves now.
     served = text(seen.resource.status, "stableRevision")
     stable = pointed[-1] if pointed and served in ("", *revisions) else None
+    edition = _served(spec, pointed)
+    asked = seen.progress.upgrade
+    pair = _meant(spec, asked, edition)
     return Situation(
         seen=seen,
         given=spec,
         spec=spec,
+        served=edition,
+        upgrade=asked,
         current=pair.name,
         current_pair=pair,
-        refusal=_refusal(seen, spec, None if stable is None else stable.pair, pair),
+        refusal=_refusal(seen, spec, stable, pair),
         revisions=revisions,
         stable=stable,
         previous=_previous(pointed, seen.progress),
         policies=_policies(seen),
     )
+
+
+def _meant(spec: Spec, asked: Upgrade | None, served: Edition) -> Revision:
+    """In the edition that a command asked for, as long as the spec is the one that it was asked for."""
+    if asked is not None and asked.of == revision_of(spec).name:
+        return revision_of(spec, asked.edition)
+    return revision_of(spec, served)
+
+
+def _served(spec: Spec, pointed: Sequence[StoredRevision]) -> Edition:
+    """Each role in the edition in which the spec's values of it served last; what never served is in its first.
+
+    A draft that is edited leaves the target's pods alone, in whichever edition they are.
+    """
+    found = Edition()
+    for stored in pointed:
+        same, edition = revision_of(spec, stored.pair.edition), stored.pair.edition
+        found = Edition(
+            target=edition.target if same.target == stored.pair.target else found.target,
+            draft=edition.draft if same.draft == stored.pair.draft else found.draft,
+            gateway=edition.gateway if same == stored.pair else found.gateway,
+        )
+    return found
 
 
 def _previous(pointed: Sequence[StoredRevision], progress: Progress) -> StoredRevision | None:
@@ -144,10 +183,11 @@ def _previous(pointed: Sequence[StoredRevision], progress: Progress) -> StoredRe
     return good[-1] if good else None
 
 
-def _refusal(seen: Observed, spec: Spec, stable: Revision | None, wanted: Revision) -> str | None:
+def _refusal(seen: Observed, spec: Spec, stable: StoredRevision | None, wanted: Revision) -> str | None:
     try:
         gates.admit(spec, seen.terms.accelerators, seen.nodes)
-        gates.admit_surge(spec.canary.surge, stable, wanted)
+        if seen.progress.rollout.revision != wanted.name:  # what is on its way has got its pods
+            gates.admit_surge(spec.canary.surge, None if stable is None else stable.pair, wanted)
     except SpecError as refused:
         return str(refused)
     return None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from tandem_operator.domain import alerts, commands, gates, health, rollout, room, undo
+from tandem_operator.domain import alerts, commands, gates, health, rollout, room, undo, upgrade
 from tandem_operator.domain.commands import Command, CommandKind
 from tandem_operator.domain.decision import CheckResult, CheckVerdict, GateResult, GateVerdict
 from tandem_operator.domain.judgement import judge, record_lacks
@@ -137,6 +137,18 @@ def _obey_policy_undo(at: Situation, course: Course, command: Command) -> Course
     return undone or _ignore(course, command, "no such earlier settings of speculation are known")
 
 
+def _obey_upgrade(at: Situation, course: Course, command: Command) -> Course:
+    named = at.revisions.get(command.revision)
+    meant = named is not None and at.is_of_spec(named) and named.name in (at.current, at.stable_name)
+    if named is None or not meant or command.value:
+        return _ignore(course, command, f"wanted @{at.current}#NONCE, the revision that the spec means")
+    if at.refusal is not None:
+        return _ignore(course, command, f"nothing can be made of this spec: {at.refusal}")
+    if course.progress.rollout.stage is Stage.RETURNING:
+        return _ignore(course, command, "a rollback is under way")
+    return upgrade.upgrade(at, course, named)
+
+
 _OBEY: Mapping[CommandKind, Callable[[Situation, Course, Command], Course]] = {
     CommandKind.SPECULATION: _obey_speculation,
     CommandKind.POLICY_UNDO: _obey_policy_undo,
@@ -144,6 +156,7 @@ _OBEY: Mapping[CommandKind, Callable[[Situation, Course, Command], Course]] = {
     CommandKind.ROLLBACK_TO: _obey_rollback,
     CommandKind.RETRY: _obey_retry,
     CommandKind.PROMOTE: _obey_promote,
+    CommandKind.UPGRADE: _obey_upgrade,
 }
 
 
