@@ -19,7 +19,7 @@ from tandem_runtime.domain.policy import LOOKUPS
 from tandem_runtime.domain.tokens import Capabilities
 from tandem_runtime.drafters import LookupDraft
 from tandem_runtime.gateway.admission import Limits
-from tandem_runtime.gateway.keys import ApiKeys
+from tandem_runtime.gateway.key_file import KeyFile
 from tandem_runtime.gateway.seats import Fleet, lookup_replica
 from tandem_runtime.gateway.server import Listening, Ports, serve_gateway
 from tandem_runtime.gateway.serving import Books, Gateway
@@ -52,7 +52,7 @@ async def serve_cluster_gateway(
     """Serve until `ending` is set. Raises SettingRefused, ModelRefused, and OSError for a port in use."""
     if options.tokenizer is None:
         raise SettingRefused("--tokenizer is missing: name the model folder whose tokenizer.json the targets use")
-    keys = None if options.auth_file is None else ApiKeys.from_file(options.auth_file)
+    keys = None if options.auth_file is None else KeyFile(options.auth_file)
     tokenizer, tokenizer_digest = FolderTokenizer(options.tokenizer), tokenizer_digest_of(options.tokenizer)
     gateway = Gateway(
         tokenizer=tokenizer,

@@ -268,8 +268,8 @@ def _add_api_arguments(parser: argparse.ArgumentParser) -> None:
         "--auth-file",
         type=Path,
         metavar="PATH",
-        help="API keys, one `tenant:key` per line, behind it weight=N, concurrent=N, tokens_per_minute=N where wanted"
-        " (default: open to all)",
+        help="API keys, one `tenant:key` per line, behind it weight=N, concurrent=N, tokens_per_minute=N where wanted;"
+        " read anew when it changes (default: open to all)",
     )
     add("--max-requests", type=positive_number, default=256, help="choices in progress (default %(default)s)")
 

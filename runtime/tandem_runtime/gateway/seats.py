@@ -39,6 +39,12 @@ class Fleet:
     targets: Pool[TargetEngine]
     drafts: Pool[DraftEngine]
 
+    def forget(self, tenant: str) -> None:
+        """Whatever this process keeps of the tenant's outputs."""
+        for replica in self.drafts:
+            if isinstance(replica.engine, LookupDraft):
+                replica.engine.forget(tenant)
+
     def draft_pods(self) -> dict[str, int]:
         """As `Pool.admitted`, without the lookups, which are in this process."""
         lookups = {lookup_role(drafter) for drafter in LOOKUPS}
