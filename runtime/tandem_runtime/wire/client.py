@@ -122,6 +122,7 @@ class RemotePeer:
         try:
             while True:
                 reason = await self._reason_of_the_end()
+                _end_if_cancelled()
                 if self.connected:
                     pauses = self._backoff.pauses(chance)
                 self._drop(reason)
@@ -181,6 +182,14 @@ class RemotePeer:
         if link is not None:
             logger.warning("link ended peer=%s reason=%s", self.address, reason)
             link.fail(f"the link to {self.address} broke: {reason}")
+
+
+def _end_if_cancelled() -> None:
+    """A call of gRPC that is cancelled at the moment at which it fails raises the failure, and nothing is told of the
+    cancelling; whoever waits for this task would wait for ever."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 class RemoteTarget(RemotePeer):
