@@ -29,18 +29,21 @@ from tandem_runtime.ports import Clock, DraftEngine, Tokenizer
 from tandem_runtime.replicas import Pool, Replica
 from tandem_runtime.telemetry import Metrics
 from tandem_runtime.tokenizer import FolderTokenizer
+from tandem_runtime.wire.tls import RoleTls
 
 LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
-    """`tokenizer` is a model folder, of which only the tokenizer's files are read."""
+    """`tokenizer` is a model folder, of which only the tokenizer's files are read. No `role_tls`: engines are asked in
+    clear."""
 
     deployment: str
     namespace: str
     tokenizer: Path | None
     auth_file: Path | None
+    role_tls: Path | None = None
     kubeconfig: Path | None
     limits: Limits
     listening: Listening
@@ -81,7 +84,8 @@ def lookup_replicas(tokenizer: Tokenizer, *, tokenizer_digest: str, clock: Clock
 async def _informed(gateway: Gateway, options: GatewayOptions, *, tokenizer_digest: str) -> AsyncIterator[None]:
     """Policy and fleet follow the API while the block lasts; if following fails for good, the block is ended."""
     where = {"deployment": options.deployment, "namespace": options.namespace}
-    discovery = Discovery(gateway.fleet, tokenizer_digest=tokenizer_digest)
+    tls = None if options.role_tls is None else RoleTls(options.role_tls)
+    discovery = Discovery(gateway.fleet, tokenizer_digest=tokenizer_digest, tls=tls)
     async with connect(options.kubeconfig) as api, asyncio.TaskGroup() as group:
         following = partial(follow, api)
         tasks = [

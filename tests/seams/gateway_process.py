@@ -23,6 +23,7 @@ from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.model_folder import tokenizer_digest_of
 from tandem_runtime.wire.roles import DraftRole, Role, TargetRole
 from tandem_runtime.wire.server import EngineServer
+from tandem_runtime.wire.tls import RoleTls
 
 POLICY: dict[str, Any] = {
     "version": 1,
@@ -48,7 +49,7 @@ class GatewayProcess:
             while not await self._admits_both():
                 await asyncio.sleep(0.05)
 
-    async def complete(self, key: str = "", **fields: Any) -> httpx.Response:
+    async def complete(self, key: str = "none", **fields: Any) -> httpx.Response:
         body = {"model": "chat", "prompt": "b", "max_tokens": 16, "temperature": 0, **fields}
         return await self.api.post("/v1/completions", json=body, headers={"authorization": f"Bearer {key}"})
 
@@ -65,7 +66,9 @@ class GatewayProcess:
 
 
 @asynccontextmanager
-async def pair_in_a_cluster(folder: Path, tokenizer: Path, *, addresses: tuple[str, str]) -> AsyncIterator[Path]:
+async def pair_in_a_cluster(
+    folder: Path, tokenizer: Path, *, addresses: tuple[str, str], tls: RoleTls | None = None
+) -> AsyncIterator[Path]:
     """A kubeconfig for an API that knows a target and a draft, which serve at these addresses and port 8001."""
     facts = EngineFacts(
         model_digest="sha256:m", tokenizer_digest=tokenizer_digest_of(tokenizer), incarnation=Incarnation("life")
@@ -77,7 +80,7 @@ async def pair_in_a_cluster(folder: Path, tokenizer: Path, *, addresses: tuple[s
         draft = stack.enter_context(BatchedDraft(ScriptedModel(chain_logits), facts, clock=clock))
         roles: list[Role] = [TargetRole(target), DraftRole(draft)]
         for role, address in zip(roles, addresses, strict=True):
-            await stack.enter_async_context(EngineServer(role, host=address, port=8001))
+            await stack.enter_async_context(EngineServer(role, host=address, port=8001, tls=tls))
         await api.put("configmaps", config_map("chat-policy", **{"policy.json": json.dumps(POLICY)}))
         await api.put("pods", pod("t", role="target", role_hash="91ab02c4", ip=addresses[0]))
         await api.put("pods", pod("d", role="draft", role_hash="0be3fa77", ip=addresses[1]))

@@ -38,6 +38,7 @@ from tandem_runtime.domain.tokens import (
 from tandem_runtime.wire import codec, transport
 from tandem_runtime.wire.codec import Scored
 from tandem_runtime.wire.link import Link, expect
+from tandem_runtime.wire.tls import RoleTls, hint
 
 logger = logging.getLogger(__name__)
 
@@ -64,15 +65,17 @@ class Backoff:
 
 
 class RemotePeer:
-    """Keeps a link to `address` (host:port) alive in the background for as long as the context lasts."""
+    """Keeps a link to `address` (host:port) alive in the background for as long as the context lasts; in clear, unless
+    `tls` is given."""
 
     service: str
 
-    def __init__(self, address: str, *, backoff: Backoff | None = None) -> None:
+    def __init__(self, address: str, *, backoff: Backoff | None = None, tls: RoleTls | None = None) -> None:
         self.address = address
         self.trouble: str | None = "not connected yet"
         """Why there is no link, in one line; None while there is one."""
         self._backoff = backoff or Backoff()
+        self._tls = tls
         self._link: Link | None = None
         self._linked = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
@@ -125,6 +128,8 @@ class RemotePeer:
                 _end_if_cancelled()
                 if self.connected:
                     pauses = self._backoff.pauses(chance)
+                elif reason != self.trouble:
+                    logger.warning("no link peer=%s reason=%s", self.address, reason)
                 self._drop(reason)
                 await asyncio.sleep(next(pauses))
         finally:
@@ -136,7 +141,8 @@ class RemotePeer:
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 return f"the peer does not serve {self.service}"
-            return f"{error.code().name}: {error.details()}"
+            about_tls = "" if self.connected else hint(str(error.details()), secured=self._tls is not None)
+            return f"{error.code().name}: {error.details()}{about_tls}"
         except TimeoutError:
             return f"no answer within {_CONNECT_SECONDS} s"
         except BadRequest as error:
@@ -148,7 +154,7 @@ class RemotePeer:
 
     async def _live(self) -> None:
         """One life of a link, to its end."""
-        async with grpc.aio.insecure_channel(self.address, options=transport.CLIENT_OPTIONS) as channel:
+        async with self._channel() as channel:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 describe = channel.unary_unary(f"/{self.service}/Describe", bytes, bytes)
                 described = await describe(codec.describe_request())
@@ -166,6 +172,11 @@ class RemotePeer:
             finally:
                 looking.cancel()
                 await asyncio.wait((looking,))
+
+    def _channel(self) -> grpc.aio.Channel:
+        if self._tls is None:
+            return grpc.aio.insecure_channel(self.address, options=transport.CLIENT_OPTIONS)
+        return self._tls.channel(self.address)
 
     async def _look_again(self, describe: Callable[[bytes], Awaitable[bytes]], link: Link) -> None:
         """Keep the link's capabilities up to date. A failure that lasts is told by the stream, not here."""
