@@ -72,7 +72,7 @@ async def test_a_gateway_and_engines_speak_tls_and_the_text_is_the_same(tmp_path
     folder = letters_folder(tmp_path / "model")
     authority = RoleAuthority()
     engines, front = (MountedSecret(tmp_path / who, authority.issue()) for who in ("engines", "front"))
-    texts = []
+    texts: list[tuple[str, bool]] = []
     for tls, options in ((None, ()), (RoleTls(engines.folder), ("--role-tls", str(front.folder)))):
         (place := tmp_path / f"place{len(texts)}").mkdir()
         async with (

@@ -88,7 +88,7 @@ async def test_a_peer_that_fails_at_the_moment_at_which_it_is_left_holds_nobody_
                 if not first:
                     raise
                 nothing = grpc.aio.Metadata()
-                raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, "gone") from None
+                raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, "gone", None) from None
 
     async with asyncio.timeout(10), FailsWhenLeft("127.0.0.1:1", backoff=QUICK):
         await begun.wait()
