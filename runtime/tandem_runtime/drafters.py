@@ -130,7 +130,7 @@ class LookupDraft:
             self.earlier.add(owner, piece)
             await asyncio.sleep(0)
 
-    def forget(self, tenant: str) -> None:
+    async def forget(self, tenant: str) -> None:
         """Keep nothing of what the tenant was answered, nor of what its sessions that are open now will have been."""
         self._lives[tenant] += 1
         self.earlier.forget(tenant)

@@ -12,15 +12,21 @@ import httpx
 import pytest
 from tests.seams.gateway_peers import Running, always, running_gateway, until
 from tests.seams.mounted_secret import MountedSecret
+from tests.seams.wire_peers import CAPABILITIES
 
+from tandem_runtime.domain.policy import RoleHash
 from tandem_runtime.domain.suffix import Owner
 from tandem_runtime.domain.tokens import Drafter, TokenId
 from tandem_runtime.drafters import LookupDraft
 from tandem_runtime.engines.scripted import chain_logits
+from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.gateway.admission import Limits
 from tandem_runtime.gateway.failures import Unauthorized
 from tandem_runtime.gateway.key_file import KeyFile
+from tandem_runtime.gateway.seats import Fleet
 from tandem_runtime.local import Lookup
+from tandem_runtime.replicas import Pool, Replica
+from tandem_runtime.wire.client import RemoteTarget
 
 TWO = "acme:first-secret\nbeta:second-secret\n"
 LONG: dict[str, Any] = {"model": "chat", "prompt": "b", "max_tokens": 5000, "temperature": 0}
@@ -243,6 +249,40 @@ async def test_what_lookups_kept_of_a_revoked_tenant_is_forgotten_its_running_an
         await until(lambda: gateway.running.gateway.sessions == 0)
         after = [outputs(gateway.running, tenant) for tenant in ("acme", "beta")]
     assert (before, after) == ([True, True], [False, True])
+
+
+async def test_engines_forget_what_they_computed_for_a_revoked_tenant_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = "abcdefg" * 8
+    async with followed(tmp_path, monkeypatch, TWO) as gateway:
+        (engine,) = [each.engine for each in gateway.running.gateway.fleet.targets]
+        assert isinstance(engine, BatchedTarget)
+
+        async def found(key: str) -> bool:
+            """Whether a part of the prompt need not be computed."""
+            before = engine.memory.cached_tokens
+            while (await gateway.plain(key, prompt=prompt, max_tokens=1)).status_code != 200:
+                await asyncio.sleep(0.01)
+            return engine.memory.cached_tokens > before
+
+        seen = [await found(key) for key in ("first-secret", "second-secret", "first-secret", "second-secret")]
+        await gateway.put("beta:second-secret\n", known=lambda: bool(gateway.running.gateway._revoked))
+        gateway.path.write_text(TWO)
+        seen += [await found(key) for key in ("first-secret", "second-secret", "first-secret")]
+    assert seen == [False, False, True, True, False, True, True]
+
+
+async def test_a_pod_that_cannot_be_told_to_forget_is_named_in_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tandem_runtime.gateway.seats.FORGET_SECONDS", 0.05)
+    away = RemoteTarget("127.0.0.1:1")
+    replica = Replica("pod-uid", RoleHash("91ab02c4"), away, CAPABILITIES)
+    fleet = Fleet(Pool(), Pool())
+    with fleet.targets.holding(replica):
+        await fleet.forget("acme")
+    assert "pod-uid keeps what it computed for a tenant whose keys were revoked" in caplog.text
 
 
 async def test_a_request_whose_key_is_revoked_while_it_waits_is_refused_in_its_turn(

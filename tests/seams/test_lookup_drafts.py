@@ -195,7 +195,7 @@ async def test_a_tenant_that_is_forgotten_leaves_nothing_not_even_from_sessions_
         await draft.open(opening(name, tenant=tenant, prompt=(1,)))
         await proposed(draft, 0, tuple(range(20, 40)), 2, name=name)
     await draft.close(SessionId("done"))
-    draft.forget("mine")
+    await draft.forget("mine")
     await draft.close(SessionId("open"))
     await draft.close(SessionId("others"))
     assert draft.earlier.of(Owner("mine")) == ()
@@ -204,7 +204,7 @@ async def test_a_tenant_that_is_forgotten_leaves_nothing_not_even_from_sessions_
 
 async def test_a_tenant_that_comes_back_is_remembered_from_then_on() -> None:
     draft = draft_of(Drafter.SUFFIX)
-    draft.forget("mine")
+    await draft.forget("mine")
     await draft.open(opening(tenant="mine", prompt=(1,)))
     await proposed(draft, 0, tuple(range(20, 40)), 2)
     await draft.close(SessionId("a"))
@@ -219,6 +219,6 @@ async def test_what_is_being_kept_while_its_tenant_is_forgotten_is_not_kept() ->
     closing = asyncio.create_task(draft.close(SessionId("a")))
     while not draft.earlier.size_bytes:
         await asyncio.sleep(0)
-    draft.forget("mine")
+    await draft.forget("mine")
     await closing
     assert draft.earlier.size_bytes == 0

@@ -145,6 +145,7 @@ class Gateway:
         self._replies: set[Reply] = set()
         self._revoked: frozenset[str] = frozenset()
         """Tenants that had a key and have none."""
+        self._forgetting: set[asyncio.Task[None]] = set()
         self.segments = Segments()
         self.looks = Looks()
 
@@ -224,14 +225,16 @@ class Gateway:
             reply.cut_off(Overloaded("this gateway is shutting down; send the request again"))
 
     def keys_changed(self, *, gone: frozenset[str], known: frozenset[str]) -> None:
-        """What tenants `gone` have in progress ends, and what was kept of their outputs is forgotten. A tenant that has
-        another key goes on, whichever its requests came with."""
+        """What tenants `gone` have in progress ends, and what engines keep of their texts is forgotten. A tenant that
+        has another key goes on, whichever its requests came with."""
         self._revoked = (self._revoked | gone) - known
         for reply in self._replies:
             if reply.tenant in gone:
                 reply.cut_off(_revoked())
         for tenant in gone:
-            self.fleet.forget(tenant)
+            forgetting = asyncio.create_task(self.fleet.forget(tenant))
+            self._forgetting.add(forgetting)
+            forgetting.add_done_callback(self._forgetting.discard)
 
     def _assignment(self, ask: Ask, *, request: str, session: str | None) -> Assignment:
         policy = self.in_force.policy

@@ -77,6 +77,7 @@ class RemotePeer:
         self._backoff = backoff or Backoff()
         self._tls = tls
         self._link: Link | None = None
+        self._forget: Callable[[bytes], Awaitable[bytes]] | None = None
         self._linked = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
 
@@ -114,6 +115,20 @@ class RemotePeer:
         if self._link is not None:
             self._link.close(session)
 
+    async def forget(self, tenant: str) -> None:
+        """`ports.Remembering`. Waits for a link where there is none; the caller sets the deadline."""
+        await self._linked.wait()
+        if self._forget is None:
+            raise TargetLost(f"no connection to {self.address}: {self.trouble}")
+        try:
+            await self._forget(codec.forget_request(tenant))
+        except grpc.aio.AioRpcError as error:
+            raise TargetLost(f"{self.address} forgot nothing: {error.code().name}: {error.details()}") from error
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+            raise TargetLost(f"the link to {self.address} ended before it was known to have forgotten") from None
+
     def _require(self) -> Link:
         if self._link is None:
             raise TargetLost(f"no connection to {self.address}: {self.trouble}")
@@ -125,7 +140,8 @@ class RemotePeer:
         try:
             while True:
                 reason = await self._reason_of_the_end()
-                _end_if_cancelled()
+                if _is_cancelled():
+                    raise asyncio.CancelledError
                 if self.connected:
                     pauses = self._backoff.pauses(chance)
                 elif reason != self.trouble:
@@ -162,6 +178,7 @@ class RemotePeer:
                 converse = channel.stream_stream(f"/{self.service}/Converse", bytes, bytes)
                 stream = converse(link.outbox.frames())
                 await stream.wait_for_connection()
+            self._forget = channel.unary_unary(f"/{self.service}/Forget", bytes, bytes)
             self._link, self.trouble = link, None
             self._linked.set()
             logger.info("linked peer=%s service=%s", self.address, self.service)
@@ -189,18 +206,18 @@ class RemotePeer:
     def _drop(self, reason: str) -> None:
         self._linked.clear()
         self.trouble = reason
-        link, self._link = self._link, None
+        link, self._link, self._forget = self._link, None, None
         if link is not None:
             logger.warning("link ended peer=%s reason=%s", self.address, reason)
             link.fail(f"the link to {self.address} broke: {reason}")
 
 
-def _end_if_cancelled() -> None:
-    """A call of gRPC that is cancelled at the moment at which it fails raises the failure, and nothing is told of the
-    cancelling; whoever waits for this task would wait for ever."""
+def _is_cancelled() -> bool:
+    """Whether somebody wants this task to end. gRPC does not always tell: a call that is cancelled at the moment at
+    which it fails raises the failure, and who waited for this task would wait for ever. Nor is it so whenever gRPC says
+    so: a call whose channel is closed raises as if it were."""
     task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
+    return task is not None and task.cancelling() > 0
 
 
 class RemoteTarget(RemotePeer):

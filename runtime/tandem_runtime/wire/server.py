@@ -13,7 +13,7 @@ from typing import Final, Self
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from tandem_runtime.domain.errors import TandemError
+from tandem_runtime.domain.errors import BadRequest, TandemError
 from tandem_runtime.wire import codec, transport
 from tandem_runtime.wire.conversation import Conversation
 from tandem_runtime.wire.roles import Role
@@ -88,6 +88,7 @@ class EngineServer:
             self._role.service,
             {
                 "Describe": grpc.unary_unary_rpc_method_handler(self._describe),
+                "Forget": grpc.unary_unary_rpc_method_handler(self._forget),
                 "Converse": grpc.stream_stream_rpc_method_handler(self._converse),
             },
         )
@@ -117,6 +118,14 @@ class EngineServer:
             return codec.capabilities_bytes(await self._role.capabilities())
         except TandemError as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+
+    async def _forget(self, request: bytes, context: "grpc.aio.ServicerContext[bytes, bytes]") -> bytes:
+        await self._refuse_strangers(context)
+        try:
+            await self._role.forget(codec.read_forget(request))
+        except BadRequest as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        return codec.forget_reply()
 
     async def _converse(self, frames: AsyncIterator[bytes], context: "grpc.aio.ServicerContext[bytes, bytes]") -> None:
         await self._refuse_strangers(context)
