@@ -23,7 +23,7 @@ from tandem_runtime.domain.adapters import MOST_ADAPTERS
 from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.errors import SettingRefused, TandemError
 from tandem_runtime.domain.tokens import Drafter
-from tandem_runtime.engines.cores import MOST_THREADS, PASSIVE_WAITING, allowed_cores
+from tandem_runtime.engines.cores import MOST_THREADS, SHORT_WAITING, allowed_cores
 from tandem_runtime.engines.options import AS_IS, STEP_ROWS, WEIGHTS
 from tandem_runtime.settings import Settings, read_settings
 from tandem_runtime.words import (
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def run(arguments: Sequence[str]) -> int:
     settings = read_settings(os.environ)
-    for name, value in PASSIVE_WAITING.items():
+    for name, value in SHORT_WAITING.items():
         os.environ.setdefault(name, value)
     parsed = _parser().parse_args(arguments)
     command: Command = parsed.command
