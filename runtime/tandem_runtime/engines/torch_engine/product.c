@@ -7,11 +7,13 @@
  *
  * bfloat16 is the upper half of a float32. A word holds two of them, so a step of 2 x LANES numbers is LANES words, of
  * which a shift gives the even and a mask the odd ones, one half of the step after the other; x is laid out to match.
+ * Where the processor adds both products of such a word to a sum by itself (AVX512 with BF16), words stay as they are.
  *
- * Five rows and more take as long as multiplying takes: one core of the first AVX2 processors of AMD multiplies 8 pairs
- * a cycle, later ones 16. They do so only if every sum stays in a register of its own, which compilers are told below:
- * 6 rows x 2 outputs are 12 sums, 2 vectors of weights, one of x and the mask. So each height of tile is a function of
- * its own, of constant sizes. What ends a tile is done for four sums at once, and rounded for a whole block of outputs.
+ * Many rows take as long as multiplying takes: one core of the first AVX2 processors of AMD multiplies 8 pairs a cycle,
+ * later ones 16, and 32 of bfloat16 with AVX512. They do so only if every sum stays in a register of its own, which
+ * compilers are told below: of 16 registers, 6 rows x 2 outputs take 12 for sums, 2 for weights, one for x and one for
+ * the mask; AVX512 has 32. So each height of tile is a function of its own, of constant sizes. What ends a tile is done
+ * for four sums at once, and rounded for a whole block of outputs.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -44,13 +46,29 @@ typedef uint32_t words __attribute__((vector_size(4 * LANES)));
 #else
 #define ADD_PRODUCT(sum, a, b) ((sum) += (a) * (b))
 #endif
+/* Both products of each word: the sum is rounded after either. */
+#ifdef __AVX512BF16__
+enum { WHOLE_WORDS = 1 };
+#define ADD_PAIRS(sum, a, b) __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b))
+#else
+enum { WHOLE_WORDS = 0 };
+#define ADD_PAIRS(sum, a, b) ADD_PRODUCT(sum, a, b)
+#endif
 
 typedef struct {
-    const float *x; /* [rows, width]: width is inputs rounded up to STEP, filled with 0 */
+    const char *x; /* of each row `line` bytes: its inputs, rounded up to STEP and filled with 0, as weights are taken */
     const char *weight;
     char *y;
-    long rows, inputs, outputs, width;
+    long rows, inputs, outputs, line;
 } Product;
+
+INLINED int in_words(const int narrow) { return narrow && WHOLE_WORDS; }
+
+/* A step of bfloat16. */
+INLINED floats whole_of(const char *step) {
+    floats words_as_they_are;
+    return *(floats *)memcpy(&words_as_they_are, step, sizeof words_as_they_are);
+}
 
 /* The first or the second half of a step of weights. */
 INLINED floats half_of(const char *step, const int half, const int narrow) {
@@ -85,19 +103,25 @@ INLINED uint16_t as_bfloat16(float value) {
 }
 
 /* sums += x w for one step of each; weights of an output stand `line` bytes behind those of the one before. */
-INLINED void add(floats sums[MOST_ROWS][MOST_OUTPUTS], const float *x, long width, const char *weight, long line, const int rows,
+INLINED void add(floats sums[MOST_ROWS][MOST_OUTPUTS], const char *x, long x_line, const char *weight, long line, const int rows,
                  const int outputs, const int narrow) {
-    UNROLLED for (int half = 0; half < 2; half++) {
+    const int words = in_words(narrow);
+    for (int half = 0; half < 2 - words; half++) {
         floats weights[MOST_OUTPUTS];
         UNROLLED for (int o = 0; o < outputs; o++) {
-            weights[o] = half_of(weight + o * line, half, narrow);
+            weights[o] = words ? whole_of(weight + o * line) : half_of(weight + o * line, half, narrow);
             IN_REGISTER(weights[o]);
         }
         READ_AGAIN(weight);
         UNROLLED for (int r = 0; r < rows; r++) {
-            floats across = *(const floats *)(x + r * width + half * LANES);
+            floats across = *(const floats *)(x + r * x_line + half * sizeof(floats));
             IN_REGISTER(across);
-            UNROLLED for (int o = 0; o < outputs; o++) ADD_PRODUCT(sums[r][o], across, weights[o]);
+            UNROLLED for (int o = 0; o < outputs; o++) {
+                if (words)
+                    ADD_PAIRS(sums[r][o], across, weights[o]);
+                else
+                    ADD_PRODUCT(sums[r][o], across, weights[o]);
+            }
         }
     }
 }
@@ -106,8 +130,8 @@ INLINED void add(floats sums[MOST_ROWS][MOST_OUTPUTS], const float *x, long widt
 INLINED void tile(const Product *p, long row, long output, float *y, const int rows, const int outputs, const int narrow) {
     const long size = narrow ? 2 : 4, line = p->inputs * size, whole = p->inputs / STEP * STEP;
     const int stride = STEP * size < CACHE_LINE ? CACHE_LINE / size : STEP;
-    const char *weight = p->weight + output * line;
-    const float *x = p->x + row * p->width;
+    const long x_size = in_words(narrow) ? 2 : 4;
+    const char *weight = p->weight + output * line, *x = p->x + row * p->line;
     floats sums[MOST_ROWS][MOST_OUTPUTS];
     UNROLLED for (int r = 0; r < rows; r++)
         UNROLLED for (int o = 0; o < outputs; o++) sums[r][o] = (floats){0};
@@ -115,15 +139,15 @@ INLINED void tile(const Product *p, long row, long output, float *y, const int r
     for (; at + stride <= whole; at += stride) {
         UNROLLED for (int o = 0; o < outputs; o++)
             UNROLLED for (int ahead = 0; ahead < stride * size; ahead += CACHE_LINE)
-                __builtin_prefetch(weight + (outputs + o) * line + at * size + ahead);
+                __builtin_prefetch(weight + outputs * line + (at * outputs + o * stride) * size + ahead);
         UNROLLED for (int step = 0; step < stride; step += STEP)
-            add(sums, x + at + step, p->width, weight + (at + step) * size, line, rows, outputs, narrow);
+            add(sums, x + (at + step) * x_size, p->line, weight + (at + step) * size, line, rows, outputs, narrow);
     }
-    for (; at < whole; at += STEP) add(sums, x + at, p->width, weight + at * size, line, rows, outputs, narrow);
+    for (; at < whole; at += STEP) add(sums, x + at * x_size, p->line, weight + at * size, line, rows, outputs, narrow);
     if (at < p->inputs) {
         char rest[MOST_OUTPUTS][STEP * sizeof(float)] = {0};
         UNROLLED for (int o = 0; o < outputs; o++) memcpy(rest[o], weight + o * line + at * size, (p->inputs - at) * size);
-        add(sums, x + at, p->width, rest[0], sizeof rest[0], rows, outputs, narrow);
+        add(sums, x + at * x_size, p->line, rest[0], sizeof rest[0], rows, outputs, narrow);
     }
     UNROLLED for (int i = 0; i < rows * outputs; i += 4) {
         floats four[4];
@@ -155,31 +179,43 @@ INLINED void store(const Product *p, const float *y, long row, long from, long u
         for (; at < until; at++) tile(p, row, at, y + at - from, rows, 1, narrow);                           \
         store(p, y, row, from, until, rows, narrow);                                                         \
     }
-#define STRIPS(type, narrow)       \
-    STRIP(type##_1, 1, 8, narrow)  \
-    STRIP(type##_2, 2, 4, narrow)  \
-    STRIP(type##_3, 3, 3, narrow)  \
-    STRIP(type##_4, 4, 2, narrow)  \
-    STRIP(type##_5, 5, 2, narrow)  \
-    STRIP(type##_6, 6, 2, narrow)  \
+#ifdef __AVX512F__
+#define STRIPS(type, narrow)      \
+    STRIP(type##_1, 1, 8, narrow) \
+    STRIP(type##_2, 2, 8, narrow) \
+    STRIP(type##_3, 3, 6, narrow) \
+    STRIP(type##_4, 4, 4, narrow) \
+    STRIP(type##_5, 5, 4, narrow) \
+    STRIP(type##_6, 6, 4, narrow) \
     static const Strip type[MOST_ROWS] = {type##_1, type##_2, type##_3, type##_4, type##_5, type##_6};
+#else
+#define STRIPS(type, narrow)      \
+    STRIP(type##_1, 1, 8, narrow) \
+    STRIP(type##_2, 2, 4, narrow) \
+    STRIP(type##_3, 3, 3, narrow) \
+    STRIP(type##_4, 4, 2, narrow) \
+    STRIP(type##_5, 5, 2, narrow) \
+    STRIP(type##_6, 6, 2, narrow) \
+    static const Strip type[MOST_ROWS] = {type##_1, type##_2, type##_3, type##_4, type##_5, type##_6};
+#endif
 
 typedef void (*Strip)(const Product *p, long row, long from, long until);
 STRIPS(float32, 0)
 STRIPS(bfloat16, 1)
 
-/* x as float32, in the order in which `half_of` gives weights. */
-INLINED void lay_out(const char *x, float *wide, const Product *p, const int narrow) {
-    const long size = narrow ? 2 : 4, whole = p->inputs / STEP * STEP;
-    for (long r = 0; r < p->rows; r++, x += p->inputs * size) {
-        floats *to = (floats *)(wide + r * p->width);
-        for (long at = 0; at < whole; at += STEP)
-            UNROLLED for (int half = 0; half < 2; half++) *to++ = half_of(x + at * size, half, narrow);
-        if (whole == p->inputs) continue;
-        char rest[STEP * sizeof(float)] = {0};
-        memcpy(rest, x + whole * size, (p->inputs - whole) * size);
-        UNROLLED for (int half = 0; half < 2; half++) *to++ = half_of(rest, half, narrow);
-    }
+/* The rows of x one behind the other, as `Product` has them. */
+INLINED void lay_out(const char *x, char *to, const Product *p, const int narrow) {
+    const long size = narrow ? 2 : 4;
+    for (long r = 0; r < p->rows; r++, x += p->inputs * size)
+        for (long at = 0; at < p->inputs; at += STEP) {
+            char rest[STEP * sizeof(float)] = {0};
+            const long left = p->inputs - at;
+            const char *step = left < STEP ? memcpy(rest, x + at * size, left * size) : x + at * size;
+            for (int half = 0; half < 2 - in_words(narrow); half++, to += sizeof(floats)) {
+                const floats next = in_words(narrow) ? whole_of(step) : half_of(step, half, narrow);
+                memcpy(to, &next, sizeof next);
+            }
+        }
 }
 
 /* All rows, in strips of nearly equal height, against the outputs from..until. */
@@ -192,15 +228,15 @@ static void block(const Product *p, const Strip *strips, long from, long until) 
 }
 
 INLINED int product(const void *x, Product p, int threads, const int narrow) {
-    p.width = (p.inputs + STEP - 1) / STEP * STEP;
-    float *wide = aligned_alloc(CACHE_LINE, p.rows * p.width * sizeof *wide);
-    if (!wide) return 0;
-    p.x = wide;
-    lay_out(x, wide, &p, narrow);
+    p.line = (p.inputs + STEP - 1) / STEP * (2 - in_words(narrow)) * sizeof(floats);
+    char *rows = aligned_alloc(CACHE_LINE, (p.rows * p.line + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
+    if (!rows) return 0;
+    p.x = rows;
+    lay_out(x, rows, &p, narrow);
 #pragma omp parallel for num_threads(threads)
     for (long from = 0; from < p.outputs; from += BLOCK_OUTPUTS)
         block(&p, narrow ? bfloat16 : float32, from, from + BLOCK_OUTPUTS < p.outputs ? from + BLOCK_OUTPUTS : p.outputs);
-    free(wide);
+    free(rows);
     return 1;
 }
 
