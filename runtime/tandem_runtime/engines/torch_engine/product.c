@@ -3,7 +3,8 @@
  * Knows no models and no caches. Every output is summed in one order, whatever shares the call: the inputs are taken
  * STEP at a time by LANES partial sums in float32, which are added up at the end. Weights [outputs, inputs] are read
  * once, as they stand, for up to MOST_ROWS rows: a tile of rows x outputs keeps its sums in registers (16 on AVX2), and
- * fetches the weights of the tile that follows while it multiplies its own.
+ * fetches the weights that follow, those of the next tile or further on, while it multiplies its own, in the order in
+ * which they stand: so memory is read as one stream, which what fetches ahead by itself follows.
  *
  * bfloat16 is the upper half of a float32. A word holds two of them, so a step of 2 x LANES numbers is LANES words, of
  * which a shift gives the even and a mask the odd ones, one half of the step after the other; x is laid out to match.
@@ -19,20 +20,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define FOUR(a, b, c, d, more) (a) + (more), (b) + (more), (c) + (more), (d) + (more)
 #ifdef __AVX512F__
 enum { LANES = 16 };
+#define IN_EACH_FOUR(a, b, c, d) ((places){FOUR(a, b, c, d, 0), FOUR(a, b, c, d, 4), FOUR(a, b, c, d, 8), FOUR(a, b, c, d, 12)})
 #else
 enum { LANES = 8 };
+#define IN_EACH_FOUR(a, b, c, d) ((places){FOUR(a, b, c, d, 0), FOUR(a, b, c, d, 4)})
 #endif
-enum { STEP = 2 * LANES, MOST_ROWS = 6, MOST_OUTPUTS = 8, BLOCK_OUTPUTS = 48, CACHE_LINE = 64 };
+enum { STEP = 2 * LANES, MOST_ROWS = 6, MOST_OUTPUTS = 8, BLOCK_OUTPUTS = 48, CACHE_LINE = 64, LEAST_AHEAD = 16384 };
 
 typedef float floats __attribute__((vector_size(4 * LANES)));
 typedef float four_floats __attribute__((vector_size(16)));
-typedef int32_t four_places __attribute__((vector_size(16)));
+typedef int32_t places __attribute__((vector_size(4 * LANES)));
 typedef uint32_t words __attribute__((vector_size(4 * LANES)));
 
 #define INLINED static inline __attribute__((always_inline))
 #define UNROLLED _Pragma("GCC unroll 16")
+/* The first cache is full of x and the weights at hand. */
+#define TO_SECOND_CACHE(pointer) __builtin_prefetch(pointer, 0, 2)
 /* Compilers read a vector from memory again for each use of it, keep what they will read again in a register that is
  * needed elsewhere, and move sums between registers and memory; these forbid it. */
 #define READ_AGAIN(pointer) __asm__("" : "+r"(pointer))
@@ -78,21 +84,21 @@ INLINED floats half_of(const char *step, const int half, const int narrow) {
     return (floats)(half ? pairs & 0xffff0000u : pairs << 16);
 }
 
-/* The sums of four vectors, each in the order in which any would be summed alone. */
+/* The sums of four vectors, each in the order in which any would be summed alone: first within every four lanes of all. */
 INLINED four_floats totals(const floats *lanes) {
-    four_floats parts[4][LANES / 4];
-    UNROLLED for (int i = 0; i < 4; i++) {
-        memcpy(parts[i], &lanes[i], sizeof parts[i]);
-        UNROLLED for (int half = LANES / 8; half > 0; half /= 2)
-            UNROLLED for (int j = 0; j < half; j++) parts[i][j] += parts[i][j + half];
-    }
-    four_floats pairs[2];
+    floats pairs[2];
     UNROLLED for (int i = 0; i < 2; i++) {
-        const four_floats a = parts[2 * i][0], b = parts[2 * i + 1][0];
-        pairs[i] = __builtin_shuffle(a, b, (four_places){0, 4, 1, 5}) + __builtin_shuffle(a, b, (four_places){2, 6, 3, 7});
+        const floats a = lanes[2 * i], b = lanes[2 * i + 1];
+        pairs[i] = __builtin_shuffle(a, b, IN_EACH_FOUR(0, LANES, 1, LANES + 1)) +
+                   __builtin_shuffle(a, b, IN_EACH_FOUR(2, LANES + 2, 3, LANES + 3));
     }
-    return __builtin_shuffle(pairs[0], pairs[1], (four_places){0, 1, 4, 5}) +
-           __builtin_shuffle(pairs[0], pairs[1], (four_places){2, 3, 6, 7});
+    const floats fours = __builtin_shuffle(pairs[0], pairs[1], IN_EACH_FOUR(0, 1, LANES, LANES + 1)) +
+                         __builtin_shuffle(pairs[0], pairs[1], IN_EACH_FOUR(2, 3, LANES + 2, LANES + 3));
+    four_floats parts[LANES / 4];
+    memcpy(parts, &fours, sizeof parts);
+    UNROLLED for (int half = LANES / 8; half > 0; half /= 2)
+        UNROLLED for (int i = 0; i < half; i++) parts[i] += parts[i + half];
+    return parts[0];
 }
 
 /* bfloat16 takes the nearest, the even one of two equally near. */
@@ -132,6 +138,7 @@ INLINED void tile(const Product *p, long row, long output, float *y, const int r
     const int stride = STEP * size < CACHE_LINE ? CACHE_LINE / size : STEP;
     const long x_size = in_words(narrow) ? 2 : 4;
     const char *weight = p->weight + output * line, *x = p->x + row * p->line;
+    const char *next = weight + (outputs * line < LEAST_AHEAD ? LEAST_AHEAD : outputs * line);
     floats sums[MOST_ROWS][MOST_OUTPUTS];
     UNROLLED for (int r = 0; r < rows; r++)
         UNROLLED for (int o = 0; o < outputs; o++) sums[r][o] = (floats){0};
@@ -139,7 +146,7 @@ INLINED void tile(const Product *p, long row, long output, float *y, const int r
     for (; at + stride <= whole; at += stride) {
         UNROLLED for (int o = 0; o < outputs; o++)
             UNROLLED for (int ahead = 0; ahead < stride * size; ahead += CACHE_LINE)
-                __builtin_prefetch(weight + outputs * line + (at * outputs + o * stride) * size + ahead);
+                TO_SECOND_CACHE(next + (at * outputs + o * stride) * size + ahead);
         UNROLLED for (int step = 0; step < stride; step += STEP)
             add(sums, x + (at + step) * x_size, p->line, weight + (at + step) * size, line, rows, outputs, narrow);
     }

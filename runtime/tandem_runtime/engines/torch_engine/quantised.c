@@ -19,7 +19,7 @@
 #endif
 
 enum { LANES = 8, WORDS = 16, BLOCK = 64, PARTS = BLOCK / WORDS, GROUPS = 2, GROUP = BLOCK / GROUPS };
-enum { MOST_ROWS = 6, MOST_OUTPUTS = 2, BLOCK_OUTPUTS = 48, LARGEST = 32767 };
+enum { MOST_ROWS = 6, MOST_OUTPUTS = 2, BLOCK_OUTPUTS = 48, LARGEST = 32767, AHEAD = 16384, CACHE_LINE = 64 };
 
 typedef float floats __attribute__((vector_size(4 * LANES)));
 typedef float half_floats __attribute__((vector_size(2 * LANES)));
@@ -32,6 +32,8 @@ typedef int8_t bytes __attribute__((vector_size(WORDS)));
 
 #define INLINED static inline __attribute__((always_inline))
 #define UNROLLED _Pragma("GCC unroll 8")
+/* What will be read, in the order in which it stands. */
+#define TO_SECOND_CACHE(pointer) __builtin_prefetch(pointer, 0, 2)
 /* sum += a b, rounded once where the processor can. */
 #ifdef __FMA__
 #define ADD_PRODUCT(sum, a, b) __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b))
@@ -104,7 +106,6 @@ INLINED void sum_8(const Product *p, long row, const char *weight, floats sums[M
     for (long block = 0; block < p->blocks; block++)
         UNROLLED for (int o = 0; o < outputs; o++) {
             const char *here = weight + o * p->line + block * BLOCK;
-            __builtin_prefetch(weight + outputs * p->line + (block * outputs + o) * BLOCK);
             integers dots[MOST_ROWS];
             UNROLLED for (int r = 0; r < rows; r++) dots[r] = (integers){0};
             UNROLLED for (int j = 0; j < PARTS; j++) {
@@ -132,7 +133,6 @@ INLINED void sum_4(const Product *p, long row, const char *weight, floats sums[M
         UNROLLED for (int o = 0; o < outputs; o++) {
             nibbles codes;
             memcpy(&codes, weight + o * p->line + block * sizeof codes, sizeof codes);
-            __builtin_prefetch(weight + outputs * p->line + (block * outputs + o) * sizeof codes);
             uint32_t pair;
             memcpy(&pair, scales + o * p->line + block * sizeof pair, sizeof pair);
             const words both = (words){0} + pair;
@@ -163,6 +163,7 @@ INLINED void tile(const Product *p, long row, long output, const int rows, const
     UNROLLED for (int r = 0; r < rows; r++)
         UNROLLED for (int o = 0; o < outputs; o++) sums[r][o] = (floats){0};
     const char *weight = p->weight + output * p->line;
+    for (long at = 0; at < outputs * p->line; at += CACHE_LINE) TO_SECOND_CACHE(weight + AHEAD + at);
     if (bits == 8)
         sum_8(p, row, weight, sums, rows, outputs);
     else
