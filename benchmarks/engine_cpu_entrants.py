@@ -16,6 +16,7 @@ from benchmarks.engine_processes import EngineProcess, Kind
 from benchmarks.peers.environment import peer_python
 from benchmarks.peers.lines import Absent, Setting
 from benchmarks.smollm2 import INSIDE, Unavailable, downloaded, smollm2_folder
+from tandem_runtime.engines.cores import SHORT_WAITING
 
 LENGTH, STREAMS = 1024, 16
 READY_SECONDS = 240
@@ -37,7 +38,9 @@ class Entrant:
 
 
 def _tandem() -> Kind:
-    return Kind("benchmarks.peers.tandem_engine", Path(sys.executable), smollm2_folder(), {}, of_one_way=False)
+    """With what its command tells OpenMP."""
+    environment = dict(SHORT_WAITING)
+    return Kind("benchmarks.peers.tandem_engine", Path(sys.executable), smollm2_folder(), environment, of_one_way=False)
 
 
 def _transformers() -> Kind:

@@ -38,7 +38,7 @@ from benchmarks.prompts import SOURCES, TASKS, NoPrompts, Prompt, edits, pair_pr
 from benchmarks.record import cpu_model
 from benchmarks.recorded import Outcomes, Trace, write_trace
 from benchmarks.smollm2 import needed_folder
-from tandem_runtime.domain.suffix import EarlierOutputs, NGramText, SuffixText, Text
+from tandem_runtime.domain.suffix import EarlierOutputs, NGramText, Owner, SuffixText, Text
 from tandem_runtime.domain.tokens import SamplingParameters, TokenId, Verification
 from tandem_runtime.drafters import EARLIER_BYTES
 from tandem_runtime.engines.options import AS_IS, EngineOptions
@@ -175,7 +175,7 @@ def replayed_edits(prompts: int, tokens: int) -> None:
     recording = Recording("edits", "replayed", "none: edits of this repository are the output", "SmolLM2-135M")
     tokenizer, earlier = FolderTokenizer(needed_folder()), EarlierOutputs(EARLIER_BYTES)
     for prompt in edits():
-        owner = str(prompt.group).encode()
+        owner = Owner(str(prompt.group))
         ids, output = tokenizer.encode(prompt.text), tokenizer.encode(prompt.answer or "")
         if len(output) < LEAST_OUTPUT_TOKENS:
             continue

@@ -19,7 +19,7 @@ from tandem_runtime.domain.policy import LOOKUPS
 from tandem_runtime.domain.tokens import Capabilities
 from tandem_runtime.drafters import LookupDraft
 from tandem_runtime.gateway.admission import Limits
-from tandem_runtime.gateway.keys import ApiKeys
+from tandem_runtime.gateway.key_file import KeyFile
 from tandem_runtime.gateway.seats import Fleet, lookup_replica
 from tandem_runtime.gateway.server import Listening, Ports, serve_gateway
 from tandem_runtime.gateway.serving import Books, Gateway
@@ -29,18 +29,21 @@ from tandem_runtime.ports import Clock, DraftEngine, Tokenizer
 from tandem_runtime.replicas import Pool, Replica
 from tandem_runtime.telemetry import Metrics
 from tandem_runtime.tokenizer import FolderTokenizer
+from tandem_runtime.wire.tls import RoleTls
 
 LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
-    """`tokenizer` is a model folder, of which only the tokenizer's files are read."""
+    """`tokenizer` is a model folder, of which only the tokenizer's files are read. No `role_tls`: engines are asked in
+    clear."""
 
     deployment: str
     namespace: str
     tokenizer: Path | None
     auth_file: Path | None
+    role_tls: Path | None = None
     kubeconfig: Path | None
     limits: Limits
     listening: Listening
@@ -52,7 +55,7 @@ async def serve_cluster_gateway(
     """Serve until `ending` is set. Raises SettingRefused, ModelRefused, and OSError for a port in use."""
     if options.tokenizer is None:
         raise SettingRefused("--tokenizer is missing: name the model folder whose tokenizer.json the targets use")
-    keys = None if options.auth_file is None else ApiKeys.from_file(options.auth_file)
+    keys = None if options.auth_file is None else KeyFile(options.auth_file)
     tokenizer, tokenizer_digest = FolderTokenizer(options.tokenizer), tokenizer_digest_of(options.tokenizer)
     gateway = Gateway(
         tokenizer=tokenizer,
@@ -81,7 +84,8 @@ def lookup_replicas(tokenizer: Tokenizer, *, tokenizer_digest: str, clock: Clock
 async def _informed(gateway: Gateway, options: GatewayOptions, *, tokenizer_digest: str) -> AsyncIterator[None]:
     """Policy and fleet follow the API while the block lasts; if following fails for good, the block is ended."""
     where = {"deployment": options.deployment, "namespace": options.namespace}
-    discovery = Discovery(gateway.fleet, tokenizer_digest=tokenizer_digest)
+    tls = None if options.role_tls is None else RoleTls(options.role_tls)
+    discovery = Discovery(gateway.fleet, tokenizer_digest=tokenizer_digest, tls=tls)
     async with connect(options.kubeconfig) as api, asyncio.TaskGroup() as group:
         following = partial(follow, api)
         tasks = [

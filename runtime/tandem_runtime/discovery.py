@@ -23,6 +23,7 @@ from tandem_runtime.domain.tokens import Capabilities
 from tandem_runtime.gateway.seats import Fleet
 from tandem_runtime.replicas import Engine, Pool, Replica
 from tandem_runtime.wire.client import RemoteDraft, RemotePeer, RemoteTarget
+from tandem_runtime.wire.tls import RoleTls
 
 ENGINE_PORT = 8001
 DEPLOYMENT_LABEL = "tandem.dev/deployment"
@@ -86,12 +87,15 @@ def _ready_since(conditions: Iterable[KubeObject]) -> float | None:
 
 
 class Discovery:
-    """Keeps a fleet equal to what the API says and connections allow."""
+    """Keeps a fleet equal to what the API says and connections allow; these are in clear, unless `tls` is given."""
 
-    def __init__(self, fleet: Fleet, *, tokenizer_digest: str, port: int = ENGINE_PORT) -> None:
+    def __init__(
+        self, fleet: Fleet, *, tokenizer_digest: str, port: int = ENGINE_PORT, tls: RoleTls | None = None
+    ) -> None:
         self._fleet = fleet
         self._tokenizer_digest = tokenizer_digest
         self._port = port
+        self._tls = tls
         self._pods: dict[str, EnginePod] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
 
@@ -123,10 +127,10 @@ class Discovery:
         address = f"{host}:{self._port}"
         match pod.role:
             case Role.TARGET:
-                async with RemoteTarget(address) as target:
+                async with RemoteTarget(address, tls=self._tls) as target:
                     await self._stay(pod, target, target, self._fleet.targets)
             case Role.DRAFT:
-                async with RemoteDraft(address) as draft:
+                async with RemoteDraft(address, tls=self._tls) as draft:
                     await self._stay(pod, draft, draft, self._fleet.drafts)
             case _:
                 assert_never(pod.role)

@@ -8,14 +8,21 @@ and serves no other tenant. Tokens stay in memory, within a budget, and appear n
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from tandem_runtime.domain.adapters import AdapterDigest
-from tandem_runtime.domain.blocks import root_key
 from tandem_runtime.domain.errors import DraftForgot
-from tandem_runtime.domain.suffix import EarlierOutputs, NGramText, PredictedText, Prediction, SuffixText, Text
+from tandem_runtime.domain.suffix import (
+    EarlierOutputs,
+    NGramText,
+    Owner,
+    PredictedText,
+    Prediction,
+    SuffixText,
+    Text,
+)
 from tandem_runtime.domain.tokens import (
     Capabilities,
     Drafter,
@@ -46,6 +53,8 @@ class _Session:
     text: Text
     output: list[TokenId]
     """What was committed, as far as we heard."""
+    life: int
+    """Which of its tenant's lives here it belongs to, see `LookupDraft.forget`."""
     guessed: tuple[TokenId, ...] = ()
 
     def commit(self, base: int, ids: Sequence[TokenId]) -> None:
@@ -71,17 +80,20 @@ class LookupDraft:
     prediction: Prediction | None = None
     """What `Drafter.PREDICTION` looks in."""
     _sessions: dict[SessionId, _Session] = field(default_factory=dict, init=False)
+    _lives: Counter[str | None] = field(default_factory=Counter, init=False)
+    """How often each tenant was forgotten."""
 
     async def capabilities(self) -> Capabilities:
         return draft_capabilities(self.drafter, self.target)
 
     async def open(self, request: OpenSession) -> Opened:
+        life = self._lives[request.tenant]
         text = _TEXTS[self.drafter](self, request)
         for piece in _pieces(request.prompt[-READ_TOKENS:]):
             text.read(piece)
             await asyncio.sleep(0)
         text.hear(request.output)
-        self._sessions[request.session] = _Session(request, text, list(request.output))
+        self._sessions[request.session] = _Session(request, text, list(request.output), life)
         return Opened(self._incarnation)
 
     async def propose(self, request: ProposeRound) -> Proposal:
@@ -113,8 +125,15 @@ class LookupDraft:
         if gone is None or owner is None:
             return
         for piece in _pieces(gone.output):
+            if gone.life != self._lives[owner.tenant]:
+                return
             self.earlier.add(owner, piece)
             await asyncio.sleep(0)
+
+    async def forget(self, tenant: str) -> None:
+        """Keep nothing of what the tenant was answered, nor of what its sessions that are open now will have been."""
+        self._lives[tenant] += 1
+        self.earlier.forget(tenant)
 
     @property
     def _incarnation(self) -> Incarnation:
@@ -153,10 +172,9 @@ def _pieces(ids: Sequence[TokenId]) -> Iterator[tuple[TokenId, ...]]:
         yield piece
 
 
-def _owner(request: OpenSession) -> bytes | None:
+def _owner(request: OpenSession) -> Owner | None:
     """Whose outputs serve this session, and whom its own will serve: the tenant's with that adapter; None: nobody's."""
-    adapter = None if request.adapter is None else AdapterDigest(request.adapter)
-    return None if request.tenant is None else root_key(tenant=request.tenant, adapter=adapter)
+    return None if request.tenant is None else Owner(request.tenant, request.adapter)
 
 
 def _suffix_text(draft: LookupDraft, request: OpenSession) -> SuffixText:

@@ -23,7 +23,7 @@ from tandem_runtime.domain.adapters import MOST_ADAPTERS
 from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.errors import SettingRefused, TandemError
 from tandem_runtime.domain.tokens import Drafter
-from tandem_runtime.engines.cores import MOST_THREADS, PASSIVE_WAITING, allowed_cores
+from tandem_runtime.engines.cores import MOST_THREADS, SHORT_WAITING, allowed_cores
 from tandem_runtime.engines.options import AS_IS, STEP_ROWS, WEIGHTS
 from tandem_runtime.settings import Settings, read_settings
 from tandem_runtime.words import (
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def run(arguments: Sequence[str]) -> int:
     settings = read_settings(os.environ)
-    for name, value in PASSIVE_WAITING.items():
+    for name, value in SHORT_WAITING.items():
         os.environ.setdefault(name, value)
     parsed = _parser().parse_args(arguments)
     command: Command = parsed.command
@@ -155,6 +155,7 @@ def _add_role_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", required=True, metavar="PATH", help="a model folder, or scripted:module:function")
     add_serving_arguments(parser, port=8001)
+    _add_tls_argument(parser)
     _add_engine_arguments(parser)
     add("--weights", choices=WEIGHTS, default=AS_IS, help="bits to which weights are rounded (default %(default)s)")
     add("--pace", metavar="TABLE", type=pace_table, help="stretch steps to the costs of this table, such as h100-70b")
@@ -204,6 +205,16 @@ def add_serving_arguments(parser: argparse.ArgumentParser, *, port: int) -> None
     )
 
 
+def _add_tls_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--role-tls",
+        type=Path,
+        metavar="PATH",
+        help="folder with tls.crt, tls.key and ca.crt: speak TLS to the other roles, and only to those that show a"
+        " certificate of that authority (default: in clear)",
+    )
+
+
 def _engine_options(arguments: argparse.Namespace, *, model: str, weights: str, pace: str | None) -> "EngineOptions":
     from tandem_runtime.engines.options import EngineOptions  # noqa: PLC0415  # only for who serves
 
@@ -242,6 +253,7 @@ def _run_role(arguments: argparse.Namespace, _settings: Settings) -> int:
         port=arguments.port,
         admin_port=arguments.admin_port,
         grace_seconds=arguments.grace_seconds,
+        role_tls=arguments.role_tls,
     )
     clock = SystemClock()
     until_signalled(
@@ -256,6 +268,7 @@ def _add_gateway_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--deployment", required=True, metavar="NAME", help="name of the SpeculativeDeployment")
     add("--namespace", required=True, metavar="NS", help="its namespace")
+    _add_tls_argument(parser)
     _add_api_arguments(parser)
 
 
@@ -268,8 +281,8 @@ def _add_api_arguments(parser: argparse.ArgumentParser) -> None:
         "--auth-file",
         type=Path,
         metavar="PATH",
-        help="API keys, one `tenant:key` per line, behind it weight=N, concurrent=N, tokens_per_minute=N where wanted"
-        " (default: open to all)",
+        help="API keys, one `tenant:key` per line, behind it weight=N, concurrent=N, tokens_per_minute=N where wanted;"
+        " read anew when it changes (default: open to all)",
     )
     add("--max-requests", type=positive_number, default=256, help="choices in progress (default %(default)s)")
 
@@ -282,6 +295,7 @@ def _run_gateway(arguments: argparse.Namespace, settings: Settings) -> int:
         namespace=arguments.namespace,
         tokenizer=arguments.tokenizer,
         auth_file=arguments.auth_file,
+        role_tls=arguments.role_tls,
         kubeconfig=settings.kubeconfig,
         limits=_limits(arguments),
         listening=_listening(arguments),

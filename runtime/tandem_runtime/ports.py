@@ -10,7 +10,7 @@ behind where it does not end, could; it costs a processor some 30 to 40 microsec
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +79,15 @@ class DraftEngine(Protocol):
         ...
 
     async def close(self, session: SessionId) -> None: ...
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """An engine of either kind that keeps something of texts beyond their sessions; others have no such method."""
+
+    async def forget(self, tenant: str) -> None:
+        """Nothing that was kept of the tenant's texts is used again, nor what its open sessions would leave."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ from tandem_runtime.ports import AdaptableModel, AdapterDesk, Clock, StepModel
 from tandem_runtime.tokenizer import FolderTokenizer
 from tandem_runtime.wire.roles import DraftRole, Role, TargetRole
 from tandem_runtime.wire.server import EngineServer
+from tandem_runtime.wire.tls import RoleTls
 
 if TYPE_CHECKING:
     from tandem_runtime.engines.torch_engine.engine import TorchModel
@@ -65,10 +66,13 @@ class RoleName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
+    """No `role_tls`: everyone is served, in clear."""
+
     host: str
     port: int
     admin_port: int
     grace_seconds: float
+    role_tls: Path | None = None
 
 
 @dataclass(slots=True)
@@ -256,7 +260,9 @@ class _State:
 async def serve_role(
     load: Callable[[], Engine], options: ServeOptions, *, ending: asyncio.Event, name: RoleName
 ) -> None:
-    """Serve what `load` gives until `ending` is set, then drain. Raises ModelRefused and OSError (a port in use)."""
+    """Serve what `load` gives until `ending` is set, then drain. Raises SettingRefused, ModelRefused, and OSError for a
+    port in use."""
+    tls = None if options.role_tls is None else RoleTls(options.role_tls)  # before the model: that takes minutes
     state = _State()
     routes = [
         Route("/internal/memory", state.memory),
@@ -268,14 +274,15 @@ async def serve_role(
         engine = await _loaded(load, ending)
         if engine is not None:
             with engine:
-                await _serve(engine, options, state, ending=ending, name=name)
+                server = EngineServer(engine.role, host=options.host, port=options.port, tls=tls)
+                await _serve(engine, server, options, state, ending=ending, name=name)
     logger.info("ended role=%s", name)
 
 
 async def _serve(
-    engine: Engine, options: ServeOptions, state: _State, *, ending: asyncio.Event, name: RoleName
+    engine: Engine, server: EngineServer, options: ServeOptions, state: _State, *, ending: asyncio.Event, name: RoleName
 ) -> None:
-    async with EngineServer(engine.role, host=options.host, port=options.port) as server:
+    async with server:
         state.server, state.engine, state.starting = server, engine, None
         state.registry.register(_StepFigures(engine.pace))
         state.registry.register(_MemoryFigures(engine))

@@ -16,7 +16,7 @@ from tandem_runtime.domain.tokens import Drafter
 from tandem_runtime.engines.options import EngineOptions
 from tandem_runtime.engines.scripted import SCHEME
 from tandem_runtime.gateway.admission import Limits
-from tandem_runtime.gateway.keys import ApiKeys
+from tandem_runtime.gateway.key_file import KeyFile
 from tandem_runtime.gateway.server import Listening, Ports, serve_gateway
 from tandem_runtime.gateway.serving import Books, Gateway
 from tandem_runtime.local import LocalModel, Lookup, adapter_desk, local_fleet, local_policy
@@ -50,7 +50,7 @@ async def serve_pair(
 ) -> None:
     """Serve until `ending` is set. Raises SettingRefused, ModelRefused, and OSError for a port in use."""
     tokenizer = FolderTokenizer(_tokenizer_folder(options))
-    keys = None if options.auth_file is None else ApiKeys.from_file(options.auth_file)
+    keys = None if options.auth_file is None else KeyFile(options.auth_file)
     target = await _load(options.target, clock)
     draft = None if options.draft is None else await _load(options.draft, clock)
     if draft is not None and draft.facts.tokenizer_digest != target.facts.tokenizer_digest:

@@ -9,13 +9,16 @@ Refuses to know what they are judged by: the operator reads `/internal/evidence`
     hits of overlap          sum by (revision) (rate(tandem_ahead_proposals_total{result="hit"}[5m])) over the same
                              without result; tandem_ahead_wasted_tokens_total beside
     broken exactness         sum by (revision) (increase(tandem_exactness_replays_total{result="different"}[1h])) > 0
+    keys that cannot be read tandem_api_keys_stale > 0, of gateways that ask for keys
     speed-up                 (tandem_decode_seconds_total / tandem_output_tokens_total of arm="off") / (same of "on")
 
 `drafts` are rounds with something proposed, as in vLLM. Decode seconds are summed over sequences and leave out the
 rounds that read a prompt; output tokens do not. What was proposed has one label more: by which `drafter`.
 """
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from tandem_runtime.domain.evidence import Arm
 from tandem_runtime.domain.replay import Result
@@ -94,6 +97,11 @@ class Metrics:
 
     def add_replay(self, result: Result, *, revision: str) -> None:
         self._replays.labels(revision, result.value).inc()
+
+    def watch_keys(self, is_stale: Callable[[], bool]) -> None:
+        """Show whether API keys are in force that their file does not say any more."""
+        about = "1 while the file of API keys is of no use and what it said last is in force."
+        Gauge("tandem_api_keys_stale", about, registry=self.registry).set_function(is_stale)
 
     def render(self) -> bytes:
         """Prometheus text."""

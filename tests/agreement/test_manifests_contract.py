@@ -35,11 +35,12 @@ SPEC = parse(
         },
         "draft": {"model": {"uri": "file:///m/draft"}},
         "gateway": {"authSecretRef": {"name": "keys"}},
+        "transport": {"tlsSecretRef": {"name": "role-certificate"}},
     }
 )
 DATA = revision_data(SPEC, OWNER, OperatorTerms(runtime_image="i", accelerators={}), nodes=None)
-TARGET: Any = role_deployment(OWNER, Role.TARGET, DATA, live={}, replicas=1)
-DRAFT: Any = role_deployment(OWNER, Role.DRAFT, DATA, live={}, replicas=1)
+TARGET: Any = role_deployment(OWNER, Role.TARGET, DATA, live={}, transport=SPEC.transport, replicas=1)
+DRAFT: Any = role_deployment(OWNER, Role.DRAFT, DATA, live={}, transport=SPEC.transport, replicas=1)
 GATEWAY: Any = gateway_deployment(OWNER, DATA, SPEC)
 
 

@@ -8,19 +8,16 @@ import json
 import secrets
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import torch
-from safetensors.torch import save_file
 from tests.cluster.conftest import MODELS
-from tests.seams.tokenizer_folders import byte_level_folder
+from tests.cluster.tiny_model import write_model
 
 from tandem_devcluster.testing import Cluster, Object
-from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -89,25 +86,6 @@ class Installed:
 
 def conditions(found: Object) -> dict[str, Any]:
     return {condition["type"]: condition for condition in found.get("status", {}).get("conditions", [])}
-
-
-def write_model(folder: Path) -> None:
-    """An untrained model in the Hugging Face layout; the same for target and draft."""
-    torch.manual_seed(1)
-    shape = DecoderConfig(
-        vocab_size=300,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=512,
-    )
-    byte_level_folder(folder)
-    written = asdict(shape) | {"architectures": ["LlamaForCausalLM"], "hidden_act": "silu"}
-    (folder / "config.json").write_text(json.dumps(written))
-    save_file(Decoder(shape).state_dict(), folder / "model.safetensors")
 
 
 SPEC = {

@@ -64,7 +64,7 @@ def test_k_counts_on_what_was_ready_with_the_verdicts_of_late() -> None:
     seen = after(*[HIT, HIT, HIT, MISS] * 40)
     found = head_start(seen, Overlap.AUTO)
     assert (found.hits, found.tokens) == pytest.approx((0.75, 4.0), abs=0.02)
-    harmed = seen._replace(is_ahead=False, while_idle=Mean().told(R / 2))
+    harmed = seen._replace(is_ahead=False, while_idle=Mean().told(MISS.verify_seconds / 2))
     assert head_start(seen, Overlap.OFF) == head_start(harmed, Overlap.AUTO) == NO_HEAD_START
     assert head_start(harmed, Overlap.ON) == found
 
@@ -150,12 +150,18 @@ def test_many_may_share_a_draft_whose_steps_hardly_get_longer() -> None:
 
 
 def test_a_machine_that_draft_and_target_share_is_left_to_the_target() -> None:
-    slow = replace(MISS, seconds=0.080)
+    slow = replace(MISS, verify_seconds=0.064, seconds=0.080)
     assert not is_ahead(after(*[IDLE] * 3, *[slow] * 8))
 
 
+def test_a_wait_for_the_targets_step_is_no_harm_of_drafting_ahead() -> None:
+    """As where three others began meanwhile: they would have been waited for all the same."""
+    waiting = replace(MISS, verify_seconds=0.064, forward_seconds=0.0185, seconds=0.080)
+    assert is_ahead(after(*[IDLE] * 3, *[waiting] * 8))
+
+
 def test_a_choice_against_it_is_tried_again_once_what_was_known_has_faded() -> None:
-    slow = replace(MISS, seconds=0.080)
+    slow = replace(MISS, verify_seconds=0.064, seconds=0.080)
     belief = after(*[IDLE] * 3, *[slow] * 8)
     rounds = 0
     while not is_ahead(belief):

@@ -188,6 +188,26 @@ def test_books_that_begin_anew_hold_and_know_nothing() -> None:
     assert blocks.adopt(Table(ROOT), ids("abcdefgh")) == 0
 
 
+def test_what_is_forgotten_is_found_by_nobody_and_who_holds_it_goes_on_by_itself() -> None:
+    blocks = blocks_of(8)
+    tokens = list(range(3 * SIZE))
+    idle, open_still, other = Table(ROOT), Table(ROOT), Table(root_key(tenant="b", adapter=None))
+    for table in (idle, open_still, other):
+        blocks.adopt(table, tokens)
+        blocks.extend(table, 2 * SIZE)
+        blocks.settle(table, tokens[: 2 * SIZE])
+    blocks.roll_back(idle, 0)
+    blocks.forget(ROOT, [open_still, other])
+    assert (blocks.idle, blocks.used) == (0, 4)
+    blocks.extend(open_still, 3 * SIZE)
+    blocks.settle(open_still, tokens)
+    assert open_still.length == 3 * SIZE
+    assert blocks.adopt(Table(ROOT), tokens) == 0
+    blocks.roll_back(open_still, 0)
+    assert (blocks.idle, blocks.used) == (0, 2)
+    assert blocks.adopt(Table(other.root), tokens) == 2 * SIZE
+
+
 class Bookkeeping(RuleBasedStateMachine):
     """Any order of operations on a few tables, beside a memory that holds what was really written."""
 
@@ -272,6 +292,13 @@ class Bookkeeping(RuleBasedStateMachine):
         table, held = data.draw(st.sampled_from(self.tables))
         self.blocks.settle(table, held[: data.draw(st.integers(0, len(held)))])
 
+    @rule(tenant=st.sampled_from(["a", "b"]), tokens=st.lists(st.integers(0, 1), min_size=SIZE, max_size=9))
+    def forget(self, tenant: str, tokens: list[int]) -> None:
+        root = root_key(tenant=tenant, adapter=None)
+        self.blocks.forget(root, [table for table, _ in self.tables])
+        assert self.blocks.adopt(Table(root), tokens) == 0
+        assert root not in self.blocks._roots.values()
+
     @precondition(lambda self: self.tables)
     @rule(data=st.data())
     def roll_back(self, data: st.DataObject) -> None:
@@ -304,6 +331,7 @@ class Bookkeeping(RuleBasedStateMachine):
     def keys_and_blocks_name_each_other(self) -> None:
         assert {block: key for key, block in self.blocks._known.items()} == self.blocks._keys
         assert set(self.blocks._idle) == set(self.blocks._keys) - set(self.blocks._references)
+        assert set(self.blocks._roots) == set(self.blocks._keys)
 
 
 Bookkeeping.TestCase.settings = settings(deadline=None, stateful_step_count=40)

@@ -32,7 +32,7 @@ from tandem_operator.domain.manifests import (
 from tandem_operator.domain.pools import Alternative
 from tandem_operator.domain.revision import Role, revision_of
 from tandem_operator.domain.settings import OperatorTerms
-from tandem_operator.domain.spec import Spec, parse
+from tandem_operator.domain.spec import Spec, Transport, parse
 from tandem_operator.domain.templates import Owner
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -99,6 +99,7 @@ RICH: Mapping[str, Any] = {
         "authSecretRef": {"name": "api-keys"},
         "podTemplate": {"spec": {"containers": [{"name": "gateway", "env": [{"name": "LOG", "value": "debug"}]}]}},
     },
+    "transport": {"tlsSecretRef": {"name": "role-certificate"}},
 }
 NODES = [{"nvidia.com/gpu.product": "NVIDIA-L4"}]
 
@@ -121,7 +122,7 @@ def children(spec: Spec, nodes: list[dict[str, str]] | None) -> list[Mapping[str
     for role, role_hash in roles:
         if role_hash is not None:
             made += [
-                role_deployment(OWNER, role, data, live=live_part(spec, role), replicas=1),
+                role_deployment(OWNER, role, data, live=live_part(spec, role), transport=spec.transport, replicas=1),
                 pod_disruption_budget(OWNER, role, role_hash),
             ]
     return made
@@ -151,7 +152,9 @@ def data_of(raw: Mapping[str, Any] = SMALLEST, terms: OperatorTerms = TERMS) -> 
 
 
 def target_deployment(data: Mapping[str, object], raw: Mapping[str, Any] = SMALLEST) -> Mapping[str, Any]:
-    return role_deployment(OWNER, Role.TARGET, data, live=live_part(parse(raw), Role.TARGET), replicas=1)
+    spec = parse(raw)
+    live = live_part(spec, Role.TARGET)
+    return role_deployment(OWNER, Role.TARGET, data, live=live, transport=spec.transport, replicas=1)
 
 
 def test_a_later_operator_with_another_image_and_table_leaves_a_stored_revision_as_it_was() -> None:
@@ -190,6 +193,32 @@ def test_a_change_in_place_changes_only_the_live_part() -> None:
     assert live_part_of(after) == live_part(parse(raw), Role.TARGET)
 
 
+def test_all_pods_of_an_object_speak_tls_by_the_spec_of_now_whatever_their_revision_was_made_with() -> None:
+    secured = {**SMALLEST, "transport": {"tlsSecretRef": {"name": "role-certificate"}}}
+    spec, stored = parse(secured), data_of()
+    assert revision_of(spec) == revision_of(parse(SMALLEST))
+    assert data_of(secured) == stored
+    plain = target_deployment(stored)
+    made: list[Any] = [
+        gateway_deployment(OWNER, stored, spec),
+        *(
+            role_deployment(
+                OWNER, role, stored, live=stored_live_part(stored, role), transport=spec.transport, replicas=1
+            )
+            for role in (Role.TARGET, Role.DRAFT)
+        ),
+    ]
+    for deployment in made:
+        pod = deployment["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        assert container["command"][-2:] == ["--role-tls", "/etc/tandem/role-tls"]
+        assert {"name": "role-tls", "mountPath": "/etc/tandem/role-tls", "readOnly": True} in container["volumeMounts"]
+        (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "role-tls"]
+        assert volume["secret"]["secretName"] == "role-certificate"
+    assert live_part_of(made[1]) == live_part_of(plain)
+    assert "role-tls" not in json.dumps(plain)
+
+
 def test_the_same_amount_in_another_spelling_is_the_same_bytes() -> None:
     one = {**SMALLEST, "target": {**SMALLEST["target"], "resources": {"limits": {"cpu": "1000m", "memory": "1024Mi"}}}}
     two = {**SMALLEST, "target": {**SMALLEST["target"], "resources": {"limits": {"cpu": 1, "memory": "1Gi"}}}}
@@ -224,7 +253,7 @@ def test_a_pair_without_a_draft_has_no_draft_deployment() -> None:
     assert "draft" not in data
     assert all("draft" not in data[part] for part in ("values", "resolved", "templates", "live"))
     with pytest.raises(Bug, match="have no draft"):
-        role_deployment(OWNER, Role.DRAFT, data, live={}, replicas=1)
+        role_deployment(OWNER, Role.DRAFT, data, live={}, transport=Transport(), replicas=1)
 
 
 def test_an_unknown_accelerator_is_named_with_its_path() -> None:
@@ -236,7 +265,7 @@ def test_an_unknown_accelerator_is_named_with_its_path() -> None:
 
 def test_revision_data_without_templates_are_a_bug() -> None:
     with pytest.raises(Bug, match=r"hold no templates\.target"):
-        role_deployment(OWNER, Role.TARGET, {"target": "0" * 8}, live={}, replicas=1)
+        role_deployment(OWNER, Role.TARGET, {"target": "0" * 8}, live={}, transport=Transport(), replicas=1)
 
 
 def test_every_child_belongs_to_its_owner_and_carries_the_common_labels() -> None:
@@ -251,8 +280,9 @@ def test_the_longest_name_keeps_every_derived_name_and_label_legal() -> None:
     owner = Owner(name="a" * 40, namespace="llm", uid="u")
     spec = parse(SMALLEST)
     data = revision_data(spec, owner, TERMS, nodes=None)
+    longest: Any = role_deployment(owner, Role.TARGET, data, live={}, transport=spec.transport, replicas=1)
     names = [
-        role_deployment(owner, Role.TARGET, data, live={}, replicas=1)["metadata"]["name"],  # type: ignore[index]  # JSON
+        longest["metadata"]["name"],
         gateway_deployment(owner, data, spec)["metadata"]["name"],  # type: ignore[index]  # JSON
     ]
     assert max(len(name) for name in names) <= 63

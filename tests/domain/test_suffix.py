@@ -14,6 +14,7 @@ from tandem_runtime.domain.suffix import (
     Calibration,
     EarlierOutputs,
     NGramText,
+    Owner,
     PredictedText,
     Step,
     SuffixAutomaton,
@@ -172,8 +173,8 @@ def test_chances_are_learnt_for_each_kind_of_match_apart() -> None:
 
 def test_an_earlier_output_is_guessed_from_where_this_one_meets_it() -> None:
     earlier = EarlierOutputs(100_000)
-    earlier.add(b"a", range(10, 40))
-    mine, other = SuffixText(earlier.of(b"a")), SuffixText(earlier.of(b"b"))
+    earlier.add(Owner("a"), range(10, 40))
+    mine, other = SuffixText(earlier.of(Owner("a"))), SuffixText(earlier.of(Owner("b")))
     for reader in (mine, other):
         reader.read((1, 2, 14, 15, 16))
     assert mine.guess(3).ids == (17, 18, 19)
@@ -182,15 +183,18 @@ def test_an_earlier_output_is_guessed_from_where_this_one_meets_it() -> None:
 
 def test_no_guess_runs_from_one_output_into_the_next() -> None:
     earlier = EarlierOutputs(100_000)
-    earlier.add(b"a", (1, 2, 3, 4, 5))
-    earlier.add(b"a", (6, 7, 8))
-    reader = SuffixText(earlier.of(b"a"))
+    earlier.add(Owner("a"), (1, 2, 3, 4, 5))
+    earlier.add(Owner("a"), (6, 7, 8))
+    reader = SuffixText(earlier.of(Owner("a")))
     reader.read((2, 3, 4))
     assert reader.guess(8).ids == (5,)
 
 
-@given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.lists(LETTERS, max_size=60)), max_size=40))
-def test_earlier_outputs_keep_to_their_budget(outputs: list[tuple[bytes, list[TokenId]]]) -> None:
+OWNERS = st.sampled_from([Owner("a"), Owner("b"), Owner("c", "sha256:x")])
+
+
+@given(st.lists(st.tuples(OWNERS, st.lists(LETTERS, max_size=60)), max_size=40))
+def test_earlier_outputs_keep_to_their_budget(outputs: list[tuple[Owner, list[TokenId]]]) -> None:
     earlier = EarlierOutputs(8_000)
     for owner, output in outputs:
         earlier.add(owner, output)
@@ -199,19 +203,31 @@ def test_earlier_outputs_keep_to_their_budget(outputs: list[tuple[bytes, list[To
 
 def test_the_owner_who_came_least_lately_is_forgotten_first() -> None:
     earlier = EarlierOutputs(20_000)
-    earlier.add(b"idle", range(20))
-    earlier.add(b"busy", range(20))
+    earlier.add(Owner("idle"), range(20))
+    earlier.add(Owner("busy"), range(20))
     for number in range(20):
-        assert len(earlier.of(b"busy")) == 1
-        earlier.add(b"%d" % number, range(20))
-    assert earlier.of(b"idle") == ()
+        assert len(earlier.of(Owner("busy"))) == 1
+        earlier.add(Owner(str(number)), range(20))
+    assert earlier.of(Owner("idle")) == ()
+
+
+def test_a_tenant_that_is_forgotten_has_nothing_under_any_adapter_and_others_keep_theirs() -> None:
+    earlier = EarlierOutputs(100_000)
+    for owner in (Owner("a"), Owner("a", "sha256:x"), Owner("b"), Owner("b", "sha256:x")):
+        earlier.add(owner, range(20))
+    size = earlier.size_bytes
+    earlier.forget("a")
+    earlier.forget("nobody")
+    assert (earlier.of(Owner("a")), earlier.of(Owner("a", "sha256:x"))) == ((), ())
+    assert all(len(earlier.of(Owner("b", adapter))) == 1 for adapter in (None, "sha256:x"))
+    assert earlier.size_bytes == size // 2
 
 
 def test_of_one_owner_the_later_outputs_are_kept() -> None:
     earlier = EarlierOutputs(40_000)
     for number in range(100):
-        earlier.add(b"a", range(100 * number, 100 * number + 20))
-    old, new = SuffixText(earlier.of(b"a")), SuffixText(earlier.of(b"a"))
+        earlier.add(Owner("a"), range(100 * number, 100 * number + 20))
+    old, new = SuffixText(earlier.of(Owner("a"))), SuffixText(earlier.of(Owner("a")))
     old.read((101, 102, 103))
     new.read((9901, 9902, 9903))
     assert (old.guess(2).ids, new.guess(2).ids) == ((), (9904, 9905))
@@ -226,10 +242,10 @@ def test_the_text_that_was_right_so_far_is_followed() -> None:
     """Both know what follows, by matches alike; the earlier output is what the session goes on to repeat."""
     earlier = EarlierOutputs(1_000_000)
     theirs, mine = tuple(range(100, 160)), tuple(token for at in range(100, 160) for token in (at, 7))
-    earlier.add(b"a", theirs)
-    reader = SuffixText(earlier.of(b"a"))
+    earlier.add(Owner("a"), theirs)
+    reader = SuffixText(earlier.of(Owner("a")))
     reader.read(mine)
-    doubtful = SuffixText(earlier.of(b"a"))
+    doubtful = SuffixText(earlier.of(Owner("a")))
     doubtful.read(mine)
     reader.hear(theirs[:20])
     doubtful.hear(mine[:40])

@@ -23,7 +23,7 @@ from tandem_runtime.engines.scripted import Script, ScriptedModel
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.gateway.admission import Limits
 from tandem_runtime.gateway.app import Api
-from tandem_runtime.gateway.keys import ApiKeys
+from tandem_runtime.gateway.keys import Doorkeeper
 from tandem_runtime.gateway.serving import Books, Gateway
 from tandem_runtime.grammar import table_grammars
 from tandem_runtime.local import LocalModel, Lookup, local_fleet, local_policy
@@ -131,7 +131,7 @@ async def running_gateway(
     speculation: SpeculationPolicy | None = None,
     control: ControlPolicy | None = None,
     limits: Limits | None = None,
-    keys: ApiKeys | None = None,
+    keys: Doorkeeper | None = None,
     max_length: int = 256,
     draft_length: int = 256,
     adapters: Adapters | None = None,

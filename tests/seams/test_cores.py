@@ -1,4 +1,4 @@
-"""An engine takes as many threads as the system lets its process compute on, and they sleep when they have nothing."""
+"""An engine takes as many threads as the system lets its process compute on, and they sleep soon without work."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem_runtime.engines.cores import PASSIVE_WAITING, allowed_cores
+from tandem_runtime.engines.cores import SHORT_WAITING, allowed_cores
 
 HERE = len(os.sched_getaffinity(0))
 
@@ -74,11 +74,11 @@ print(*(os.environ[name] for name in sys.argv[1:]), "torch" in sys.modules, sep=
 """
 
 
-@pytest.mark.parametrize(("own", "policy"), [({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active")])
-def test_threads_are_told_to_sleep_before_torch_is_loaded_unless_the_environment_says_otherwise(
+@pytest.mark.parametrize(("own", "policy"), [({}, "active"), ({"OMP_WAIT_POLICY": "passive"}, "passive")])
+def test_threads_are_told_how_long_to_wait_before_torch_is_loaded_unless_the_environment_says_otherwise(
     own: dict[str, str], policy: str
 ) -> None:
-    environment = {name: value for name, value in os.environ.items() if name not in PASSIVE_WAITING} | own
-    command = [sys.executable, "-c", SHOWN, *PASSIVE_WAITING]
+    environment = {name: value for name, value in os.environ.items() if name not in SHORT_WAITING} | own
+    command = [sys.executable, "-c", SHOWN, *SHORT_WAITING]
     told = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=60)
-    assert told.stdout.splitlines()[-1] == f"{policy},0,0,False"
+    assert told.stdout.splitlines()[-1] == f"{policy},1000,0,False"

@@ -183,16 +183,30 @@ async def test_nobody_counts_what_is_drafted_ahead_as_waiting() -> None:
         await settled(draft)
 
 
+async def test_what_is_drafted_ahead_for_others_counts_as_no_session_in_a_step() -> None:
+    """Else a draft of four sessions would seem to be shared by a crowd, and be left alone."""
+    model = GatedModel(hashed_logits)
+    with draft_of(model) as draft:
+        for name in ("a", "b"):
+            await draft.open(opening(name))
+        asked = (ahead_of(0, (), 3), propose_of(0, (), 9, name="b"))
+        _, found = await asyncio.gather(*map(draft.propose, asked))
+        await settled(draft)
+    assert model.widest > 2
+    assert found.rows <= 2
+
+
 class GatedModel(ScriptedModel):
-    """Counts the blocks that are copied, and takes no step while its gate is shut."""
+    """Counts the blocks that are copied and the rows of its widest step, and takes none while its gate is shut."""
 
     def __init__(self, script: Script, *, max_length: int = LENGTH, kv_blocks: int | None = None) -> None:
         super().__init__(script, max_length=max_length, max_sessions=SLOTS, kv_blocks=kv_blocks)
         self.gate, self.stands = threading.Event(), threading.Event()
         self.gate.set()
-        self.copied = 0
+        self.copied = self.widest = 0
 
     def forward(self, rows: Sequence[Row]) -> list[Logits]:
+        self.widest = max(self.widest, len(rows))
         self.stands.set()
         assert self.gate.wait(30)
         return super().forward(rows)

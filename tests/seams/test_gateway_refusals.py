@@ -16,6 +16,7 @@ from tandem_runtime.domain.tokens import TokenId
 from tandem_runtime.engines.scripted import chain_logits
 from tandem_runtime.gateway.admission import Limits
 from tandem_runtime.gateway.delivery import report_failure
+from tandem_runtime.gateway.key_file import KeyFile
 from tandem_runtime.gateway.keys import ApiKeys
 from tandem_runtime.testing import TableTokenizer, constant
 
@@ -255,7 +256,7 @@ async def test_keys_open_the_gateway_and_nothing_else_does() -> None:
 def test_a_key_file_that_is_no_text_is_refused_without_a_word_of_it(tmp_path: Path) -> None:
     (tmp_path / "keys").write_bytes(b"acme:secret-\xe9\n")
     with pytest.raises(SettingRefused, match="keys cannot be read: byte 12 is not UTF-8") as caught:
-        ApiKeys.from_file(tmp_path / "keys")
+        KeyFile(tmp_path / "keys")
     assert (caught.value.__cause__, caught.value.__suppress_context__) == (None, True)
 
 

@@ -1,12 +1,13 @@
 """The drafts without a model as a driver meets them: their port, one-hot proposals, tenants, and what they rule out."""
 
+import asyncio
 import time
 from dataclasses import replace
 
 import pytest
 
 from tandem_runtime.domain.errors import DraftLost
-from tandem_runtime.domain.suffix import EarlierOutputs
+from tandem_runtime.domain.suffix import EarlierOutputs, Owner
 from tandem_runtime.domain.tokens import (
     Capabilities,
     Drafter,
@@ -185,4 +186,39 @@ async def test_an_output_of_no_known_tenant_is_not_kept() -> None:
     draft = draft_of(Drafter.SUFFIX)
     await draft.open(opening(output=tuple(range(20, 40))))
     await draft.close(SessionId("a"))
+    assert draft.earlier.size_bytes == 0
+
+
+async def test_a_tenant_that_is_forgotten_leaves_nothing_not_even_from_sessions_that_are_open() -> None:
+    draft = draft_of(Drafter.SUFFIX)
+    for name, tenant in (("done", "mine"), ("open", "mine"), ("others", "other")):
+        await draft.open(opening(name, tenant=tenant, prompt=(1,)))
+        await proposed(draft, 0, tuple(range(20, 40)), 2, name=name)
+    await draft.close(SessionId("done"))
+    await draft.forget("mine")
+    await draft.close(SessionId("open"))
+    await draft.close(SessionId("others"))
+    assert draft.earlier.of(Owner("mine")) == ()
+    assert len(draft.earlier.of(Owner("other"))) == 1
+
+
+async def test_a_tenant_that_comes_back_is_remembered_from_then_on() -> None:
+    draft = draft_of(Drafter.SUFFIX)
+    await draft.forget("mine")
+    await draft.open(opening(tenant="mine", prompt=(1,)))
+    await proposed(draft, 0, tuple(range(20, 40)), 2)
+    await draft.close(SessionId("a"))
+    assert len(draft.earlier.of(Owner("mine"))) == 1
+
+
+async def test_what_is_being_kept_while_its_tenant_is_forgotten_is_not_kept() -> None:
+    """A long output is kept piece by piece, and other work has its turn between them."""
+    draft = draft_of(Drafter.SUFFIX)
+    await draft.open(opening(tenant="mine", prompt=(1,)))
+    await proposed(draft, 0, tuple(range(20, 40)) * 100, 2)
+    closing = asyncio.create_task(draft.close(SessionId("a")))
+    while not draft.earlier.size_bytes:
+        await asyncio.sleep(0)
+    await draft.forget("mine")
+    await closing
     assert draft.earlier.size_bytes == 0

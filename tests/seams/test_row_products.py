@@ -13,6 +13,7 @@ from tests.seams.kv_tables import lent_blocks, own_blocks
 from torch.nn import functional
 
 from tandem_runtime.domain.tokens import TokenId
+from tandem_runtime.engines import native as native_code
 from tandem_runtime.engines.native import NotBuilt
 from tandem_runtime.engines.options import EngineOptions
 from tandem_runtime.engines.torch_engine import linear
@@ -27,10 +28,15 @@ LENGTH, TOKENS = 96, 24
 PAIRS = Path(__file__).parents[2] / "examples" / "pairs"
 
 
+LESSER = {"its own": (), "without BF16": ("-mno-avx512bf16",), "without AVX512": ("-mno-avx512f",)}
+"""Compiler flags by processor: this one, and what it can do as one with less."""
+
+
 @cache
-def native() -> NativeProduct:
+def native(processor: str = "its own") -> NativeProduct:
     try:
-        return NativeProduct(linear.built())
+        folder = native_code.cache_folder()
+        return NativeProduct(native_code.built(linear.SOURCE, folder, flags=(*linear.FLAGS, *LESSER[processor])))
     except NotBuilt as reason:
         pytest.skip(f"this machine cannot build our product: {reason}")
 
@@ -43,6 +49,7 @@ def bits(rows: torch.Tensor) -> bytes:
     return rows.contiguous().view(torch.uint8).numpy().tobytes()
 
 
+@pytest.mark.parametrize("processor", LESSER)
 @settings(deadline=None, max_examples=150)
 @given(
     rows=st.integers(1, 40),
@@ -52,11 +59,12 @@ def bits(rows: torch.Tensor) -> bytes:
     seed=st.integers(0, 2**32),
 )
 def test_a_row_has_the_same_bits_among_any_number_of_rows_and_torchs_value(
-    rows: int, inputs: int, outputs: int, dtype: torch.dtype, seed: int
+    processor: str, rows: int, inputs: int, outputs: int, dtype: torch.dtype, seed: int
 ) -> None:
+    product = native(processor)
     x, weight = numbers(seed, rows, inputs, dtype=dtype), numbers(seed + 1, outputs, inputs, dtype=dtype)
-    together = native()(x, weight)
-    assert bits(together) == b"".join(bits(native()(row[None], weight)) for row in x)
+    together = product(x, weight)
+    assert bits(together) == b"".join(bits(product(row[None], weight)) for row in x)
     exact = functional.linear(x.double(), weight.double())
     scale = functional.linear(x.double().abs(), weight.double().abs())
     unit = torch.finfo(torch.float32).eps * (inputs + 1) * scale + torch.finfo(dtype).eps * exact.abs()

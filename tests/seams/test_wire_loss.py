@@ -74,6 +74,26 @@ async def test_a_peer_that_is_not_there_yet_is_found_when_it_comes() -> None:
             assert remote.trouble is None
 
 
+async def test_a_peer_that_fails_at_the_moment_at_which_it_is_left_holds_nobody_up() -> None:
+    """gRPC then raises the failure in place of the cancelling."""
+    begun = asyncio.Event()
+
+    class FailsWhenLeft(RemoteTarget):
+        async def _live(self) -> None:
+            first = not begun.is_set()
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if not first:
+                    raise
+                nothing = grpc.aio.Metadata()
+                raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, "gone", None) from None
+
+    async with asyncio.timeout(10), FailsWhenLeft("127.0.0.1:1", backoff=QUICK):
+        await begun.wait()
+
+
 async def test_a_draft_is_not_a_target_and_the_trouble_says_so() -> None:
     async with (
         served(TargetRole(CountingTarget())) as server,

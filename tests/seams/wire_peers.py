@@ -24,6 +24,7 @@ from tandem_runtime.domain.tokens import (
 from tandem_runtime.wire.client import Backoff, RemoteDraft, RemoteTarget
 from tandem_runtime.wire.roles import DraftRole, Role, TargetRole
 from tandem_runtime.wire.server import EngineServer
+from tandem_runtime.wire.tls import RoleTls
 
 CAPABILITIES = Capabilities(
     model_digest="sha256:" + "a" * 64,
@@ -175,14 +176,14 @@ class CountingDraft:
 
 
 @asynccontextmanager
-async def served(role: Role, *, port: int = 0) -> AsyncIterator[EngineServer]:
-    async with EngineServer(role, host="127.0.0.1", port=port) as server:
+async def served(role: Role, *, port: int = 0, tls: RoleTls | None = None) -> AsyncIterator[EngineServer]:
+    async with EngineServer(role, host="127.0.0.1", port=port, tls=tls) as server:
         yield server
 
 
 @asynccontextmanager
-async def connected(kind: type[Peer], port: int) -> AsyncIterator[Peer]:
-    async with kind(f"127.0.0.1:{port}", backoff=QUICK) as remote:
+async def connected(kind: type[Peer], port: int, *, tls: RoleTls | None = None) -> AsyncIterator[Peer]:
+    async with kind(f"127.0.0.1:{port}", backoff=QUICK, tls=tls) as remote:
         await remote.wait_connected()
         yield remote
 

@@ -30,7 +30,7 @@ from tandem_operator.domain.revision import (
     target_values,
 )
 from tandem_operator.domain.settings import OperatorTerms
-from tandem_operator.domain.spec import Draft, Gateway, Placement, Spec, Target
+from tandem_operator.domain.spec import Draft, Gateway, Placement, Spec, Target, Transport
 from tandem_operator.domain.templates import Engine, Owner, labels, selector
 
 JsonObject = Mapping[str, object]
@@ -126,9 +126,12 @@ def stored_live_part(data: JsonObject, role: Role) -> JsonObject:
     return _object(data, "live", str(role))
 
 
-def role_deployment(owner: Owner, role: Role, data: JsonObject, *, live: JsonObject, replicas: int) -> JsonObject:
+def role_deployment(
+    owner: Owner, role: Role, data: JsonObject, *, live: JsonObject, transport: Transport, replicas: int
+) -> JsonObject:
     """The Deployment of a revision's target or draft, from the revision's data.
 
+    `transport` is the spec's of now for every revision: pods that speak otherwise than the gateways serve nobody.
     Raises Bug for the draft of a pair without one.
     """
     named = data.get(str(role))
@@ -136,7 +139,7 @@ def role_deployment(owner: Owner, role: Role, data: JsonObject, *, live: JsonObj
         raise Bug(f"revision data of {owner.name} have no {role}")
     role_hash = RoleHash(named)
     overlay = held(data, "values", str(role), "podTemplate")
-    template = overlaid(_object(data, "templates", str(role)), live)
+    template = _speaking(overlaid(_object(data, "templates", str(role)), live), transport)
     if isinstance(overlay, Mapping):
         template = overlaid(template, overlay)
     metadata = _metadata(owner, role_name(owner, role, role_hash), labels(owner, role, role_hash))
@@ -153,7 +156,8 @@ def gateway_deployment(owner: Owner, data: JsonObject, spec: Spec) -> JsonObject
     """The gateways: base from the revision that serves, everything else from the spec as it is now."""
     base = _object(data, "templates", "gateway")
     live = templates.gateway_live(base, spec.gateway, spec.target.model)
-    template = _identified(overlaid(overlaid(base, live), spec.gateway.pod_template), data, Role.GATEWAY)
+    speaking = _speaking(overlaid(base, live), spec.transport)
+    template = _identified(overlaid(speaking, spec.gateway.pod_template), data, Role.GATEWAY)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -298,6 +302,10 @@ def _resolved(engine: Engine) -> JsonObject:
         "count": terms.count,
     }
     return {"image": engine.image, "accelerator": accelerator}
+
+
+def _speaking(template: JsonObject, transport: Transport) -> JsonObject:
+    return overlaid(template, templates.transport_part(template, transport))
 
 
 def _identified(template: JsonObject, data: JsonObject, role: Role) -> JsonObject:

@@ -172,7 +172,9 @@ def _deployment(
         live = manifests.live_part(spec, pods.role)
     else:
         live = manifests.stored_live_part(stored, pods.role) if kept is None else kept
-    return manifests.role_deployment(owner, pods.role, stored, live=live, replicas=pods.replicas)
+    return manifests.role_deployment(
+        owner, pods.role, stored, live=live, transport=spec.transport, replicas=pods.replicas
+    )
 
 
 def _policy(decision: Decision, seen: Observed, owner: Owner) -> JsonObject:

@@ -183,6 +183,13 @@ class Gateway:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Transport:
+    """How the pods of all roles speak to each other; without a Secret in clear."""
+
+    tls_secret_ref: SecretRef | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DraftTokens:
     """Bounds of K, the tokens proposed in one round."""
 
@@ -365,6 +372,7 @@ class Spec:
     served_model_name: str | None = None
     paused: bool = False
     gateway: Gateway = field(default_factory=Gateway)
+    transport: Transport = field(default_factory=Transport)
     speculation: Speculation = field(default_factory=Speculation)
     canary: Canary = field(default_factory=Canary)
     auto_disable: AutoDisable = field(default_factory=AutoDisable)

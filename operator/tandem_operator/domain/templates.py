@@ -5,7 +5,8 @@ Knows nothing of Deployments, of revisions or of the user's overlay.
 A pod template has two parts. The *base* follows from what is hashed and is stored with the revision, so that a
 later operator, which might write it differently, leaves running pods as they are. The *live part* follows from what
 may change under a running revision (resources, scheduling, deadlines, credentials); it is a fragment that is laid
-over the base. What a user writes in `podTemplate` is laid over both.
+over the base. Over both is laid how the roles speak to each other, which all pods of an object must do alike, whatever
+their revision, and at last what a user writes in `podTemplate`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ from dataclasses import dataclass
 from tandem_operator.domain.pools import Terms
 from tandem_operator.domain.quantity import Quantity
 from tandem_operator.domain.revision import Role, RoleHash
-from tandem_operator.domain.spec import DEFAULT_CACHE_SIZE, Draft, Gateway, Model, Placement, Resources, Target
+from tandem_operator.domain.spec import (
+    DEFAULT_CACHE_SIZE,
+    Draft,
+    Gateway,
+    Model,
+    Placement,
+    Resources,
+    Target,
+    Transport,
+)
 
 JsonObject = Mapping[str, object]
 
@@ -28,6 +38,9 @@ MODELS_PATH = "/models"
 SCRATCH_PATH = "/tmp"  # noqa: S108 - inside the pod, an emptyDir of its own
 AUTH_PATH = "/etc/tandem/auth"
 AUTH_KEY = "keys"
+TLS_PATH = "/etc/tandem/role-tls"
+TLS_KEYS = ("ca.crt", "tls.crt", "tls.key")
+"""As cert-manager names them."""
 
 ENGINE_CONTAINER = "engine"
 GATEWAY_CONTAINER = "gateway"
@@ -160,6 +173,19 @@ def gateway_live(base: JsonObject, gateway: Gateway, tokenizer: Model) -> dict[s
         secret = {"secretName": gateway.auth_secret_ref.name, "items": [{"key": AUTH_KEY, "path": AUTH_KEY}]}
         spec |= {"containers": [container], "volumes": [{"name": "auth", "secret": secret}]}
     return {"spec": spec}
+
+
+def transport_part(template: JsonObject, transport: Transport) -> dict[str, object]:
+    """What makes pods of a role speak TLS to those of the others; `template` is what it will be laid over."""
+    if transport.tls_secret_ref is None:
+        return {}
+    container = {
+        "name": _first_container(template)["name"],
+        "command": [*_command(template), "--role-tls", TLS_PATH],
+        "volumeMounts": [{**_mount("role-tls", TLS_PATH), "readOnly": True}],
+    }
+    secret = {"secretName": transport.tls_secret_ref.name, "items": [{"key": key, "path": key} for key in TLS_KEYS]}
+    return {"spec": {"containers": [container], "volumes": [{"name": "role-tls", "secret": secret}]}}
 
 
 def model_path(model: Model) -> str:
@@ -308,9 +334,13 @@ def _first(containers: object) -> Mapping[str, object]:
     return first
 
 
-def _command(base: JsonObject) -> list[str]:
-    spec = base["spec"]
+def _first_container(template: JsonObject) -> Mapping[str, object]:
+    spec = template["spec"]
     assert isinstance(spec, Mapping)
-    command = _first(spec["containers"])["command"]
+    return _first(spec["containers"])
+
+
+def _command(template: JsonObject) -> list[str]:
+    command = _first_container(template)["command"]
     assert isinstance(command, list)
     return command

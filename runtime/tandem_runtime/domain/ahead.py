@@ -22,10 +22,11 @@ for a token under way while that holds; else what is ready is the answer, at onc
 **Whether.** A hit saves the K t_d of drafting on demand, at the measured rate of hits. Against that stands what others
 lose. Where B rows share the draft's steps, each wasted token makes a step longer by the cost of a row for the B - 1
 others; that cost is the slope of the line through t_d by B, held to ROW_SHARE of t_d as far as B did not vary. And
-where draft and target take from the same machine, rounds themselves get longer: some are left without drafting ahead,
-to compare. Auto drafts ahead while the gain exceeds all that, and beyond a share more before it begins again. What it
-knows fades while it does not, so that it is tried again; with plain tokens too, since nothing is proposed meanwhile
-where a draft pays only ahead.
+where draft and target take from the same machine, the target's steps themselves get longer: some rounds are left
+without drafting ahead, to compare. The wait for a step is no part of that: it comes and goes with what other sessions
+do, and would be taken for harm where they began meanwhile. Auto drafts ahead while the gain exceeds all that, and
+beyond a share more before it begins again. What it knows fades while it does not, so that it is tried again; with plain
+tokens too, since nothing is proposed meanwhile where a draft pays only ahead.
 """
 
 from collections.abc import Sequence
@@ -128,18 +129,19 @@ class OnDemand(NamedTuple):
 
 class Belief(NamedTuple):
     """What came of drafting ahead lately. `hits` is the mean of 1 for a hit and 0 for a miss, per round for which
-    something was to be prepared, `wasted` of tokens, per round for which something was; the others are of a round's
-    seconds beside drafting."""
+    something was to be prepared, `wasted` of tokens, per round for which something was."""
 
     hits: Mean = Mean()
     ready: Mean = Mean()
     """Tokens of the proposals that were there with the verdict."""
     wasted: Mean = Mean()
     on_demand: OnDemand = OnDemand()
+    beside: Mean = Mean()
+    """R, a round's seconds beside drafting."""
     while_ahead: Mean = Mean()
-    """R, while the draft drafted ahead."""
+    """The target's own seconds of a round, while the draft drafted ahead."""
     while_idle: Mean = Mean()
-    """R, while it did not."""
+    """The same, while it did not."""
     is_ahead: bool = True
     """The last choice."""
     looks: int = 0
@@ -155,8 +157,7 @@ class Belief(NamedTuple):
         last one."""
         if self.ready.value is not None:
             return self.ready.value
-        token_seconds = self.on_demand.token_seconds
-        round_seconds = self.while_idle.value if self.while_ahead.value is None else self.while_ahead.value
+        token_seconds, round_seconds = self.on_demand.token_seconds, self.beside.value
         return max(round_seconds / token_seconds - 1, 1.0) if token_seconds and round_seconds else 0.0
 
     @property
@@ -180,15 +181,16 @@ def learn(belief: Belief, round: Round, *, asked: bool = False) -> Belief:
         return belief
     if not round.proposed:
         return belief if belief.is_ahead else _rested(belief, PLAIN_FADES / round.rows)
-    ahead, beside = round.ahead, max(round.seconds - drafting_seconds(round), 0.0)
+    ahead, verifying = round.ahead, round.forward_seconds or round.verify_seconds
     hit = ahead is not None and ahead.hit
     return Belief(
         hits=belief.hits.faded() if ahead is None and not asked else belief.hits.told(float(hit)),
         ready=belief.ready.told(_ready_tokens(belief, round)) if hit else belief.ready,
         wasted=belief.wasted.faded() if ahead is None else belief.wasted.told(ahead.wasted),
         on_demand=belief.on_demand if hit else belief.on_demand.told(round),
-        while_ahead=belief.while_ahead.told(beside) if round.prepares else belief.while_ahead.faded(),
-        while_idle=belief.while_idle if round.prepares else belief.while_idle.told(beside),
+        beside=belief.beside.told(max(round.seconds - drafting_seconds(round), 0.0)),
+        while_ahead=belief.while_ahead.told(verifying) if round.prepares else belief.while_ahead.faded(),
+        while_idle=belief.while_idle if round.prepares else belief.while_idle.told(verifying),
         is_ahead=belief.is_ahead,
         looks=belief.looks,
     )
@@ -216,7 +218,7 @@ def look(belief: Belief, survivals: Survivals, most: int, overlap: Overlap) -> t
     if compares or not is_ahead:
         return None, chosen
     further = extended(survivals, min(len(survivals) + MORE_TOKENS, most))
-    token_seconds, round_seconds = belief.on_demand.token_seconds, belief.while_ahead.value
+    token_seconds, round_seconds = belief.on_demand.token_seconds, belief.beside.value
     known = token_seconds is not None and round_seconds is not None
     least = enough(further, token_seconds or 0.0, round_seconds or 0.0) if known else len(survivals)
     return Outlook(further, BRANCHES, least), chosen
@@ -247,7 +249,7 @@ class Foresight:
     def kindred(self) -> "Foresight":
         """For another segment of the pair: rounds cost the same there, but how often branches hit is its own."""
         known = self.belief
-        return Foresight(Belief(on_demand=known.on_demand, while_ahead=known.while_ahead, while_idle=known.while_idle))
+        return Foresight(known._replace(hits=Mean(), ready=Mean(), wasted=Mean(), is_ahead=True, looks=0))
 
     def look(self, survivals: Survivals, most: int, overlap: Overlap) -> Outlook | None:
         outlook, self.belief = look(self.belief, survivals, most, overlap)

@@ -13,7 +13,8 @@ What has been verified may be *settled*: a full block then gets a key that holds
 so that equal keys mean equal prefixes, the same adapter and the same tenant, and a sequence that begins as a known one
 begins with its blocks. A settled block that no table holds any more is *idle*: still known, and the first to be taken
 when nothing is free, the longest idle first; of one table the last block goes first, since without the blocks before
-it nobody can find it. A table without a root key neither finds nor settles anything.
+it nobody can find it. A table without a root key neither finds nor settles anything. What was settled under a root key
+can be forgotten at once.
 
 At any time each block is free, idle, or held by as many tables as its count says. Nothing else is needed to prove that
 no memory leaks.
@@ -21,7 +22,7 @@ no memory leaks.
 
 import hashlib
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NewType
 
@@ -79,6 +80,7 @@ class Blocks:
         self._references: dict[BlockId, int] = {}
         self._known: dict[Key, BlockId] = {}
         self._keys: dict[BlockId, Key] = {}
+        self._roots: dict[BlockId, Key] = {}
         self._idle: OrderedDict[BlockId, None] = OrderedDict()
 
     @property
@@ -187,19 +189,32 @@ class Blocks:
 
         Where another block is known to hold the same, the table takes that one and gives up its own.
         """
-        size = self.block_tokens
-        key = table.settled[-1] if table.settled else table.root
+        size, root = self.block_tokens, table.root
+        if root is None:
+            return
+        key = table.settled[-1] if table.settled else root
         for at in range(len(table.settled), min(len(tokens), table.length) // size):
-            if key is None:
-                break
             key = _next_key(key, tokens[at * size : (at + 1) * size])
-            table.blocks[at] = self._one_of_two(key, table.blocks[at])
+            table.blocks[at] = self._one_of_two(key, table.blocks[at], root)
             table.settled.append(key)
 
-    def _one_of_two(self, key: Key, block: BlockId) -> BlockId:
+    def forget(self, root: Key, tables: Iterable[Table]) -> None:
+        """Nobody finds any more what was settled under `root`. Those of `tables` that have it, which must be all, keep
+        their blocks, and neither find nor settle anything from now on."""
+        for table in tables:
+            if table.root == root:
+                table.root = None
+                table.settled.clear()
+        for block in [block for block, of in self._roots.items() if of == root]:
+            self._forget(block)
+            if block in self._idle:
+                del self._idle[block]
+                self._free.append(block)
+
+    def _one_of_two(self, key: Key, block: BlockId, root: Key) -> BlockId:
         known = self._known.get(key)
         if known is None:
-            self._known[key], self._keys[block] = block, key
+            self._known[key], self._keys[block], self._roots[block] = block, key, root
             return block
         self._hold(known)
         self._let_go(block)
@@ -243,4 +258,4 @@ class Blocks:
         """Its contents are about to change: nobody may find it under its key."""
         key = self._keys.pop(block, None)
         if key is not None:
-            del self._known[key]
+            del self._known[key], self._roots[block]

@@ -395,6 +395,13 @@ class PredictedText:
         return self._source.guess(k)
 
 
+class Owner(NamedTuple):
+    """Whose outputs they are: a tenant's, under one adapter (None: the model alone)."""
+
+    tenant: str
+    adapter: str | None = None
+
+
 class EarlierOutputs:
     """Outputs of finished sessions by owner, within `budget_bytes`; the owner who came least lately is forgotten first.
 
@@ -403,19 +410,19 @@ class EarlierOutputs:
 
     def __init__(self, budget_bytes: int) -> None:
         self._budget_bytes = budget_bytes
-        self._owners: OrderedDict[bytes, tuple[SuffixAutomaton, ...]] = OrderedDict()
+        self._owners: OrderedDict[Owner, tuple[SuffixAutomaton, ...]] = OrderedDict()
 
     @property
     def size_bytes(self) -> int:
         return sum(text.size_bytes for texts in self._owners.values() for text in texts)
 
-    def of(self, owner: bytes) -> tuple[SuffixAutomaton, ...]:
+    def of(self, owner: Owner) -> tuple[SuffixAutomaton, ...]:
         """What the owner has, the later last."""
         if owner in self._owners:
             self._owners.move_to_end(owner)
         return self._owners.get(owner, ())
 
-    def add(self, owner: bytes, output: Iterable[TokenId]) -> None:
+    def add(self, owner: Owner, output: Iterable[TokenId]) -> None:
         """One more output, or one more piece of a long one."""
         text = self._text_with_room(owner)
         text.separate()
@@ -426,11 +433,16 @@ class EarlierOutputs:
         while self.size_bytes > self._budget_bytes:
             self._owners.popitem(last=False)
 
+    def forget(self, tenant: str) -> None:
+        """All that the tenant has, under whatever adapter."""
+        for owner in [owner for owner in self._owners if owner.tenant == tenant]:
+            del self._owners[owner]
+
     @property
     def _most_bytes(self) -> int:
         return self._budget_bytes // 4 - _MOST_TOKEN_BYTES
 
-    def _text_with_room(self, owner: bytes) -> SuffixAutomaton:
+    def _text_with_room(self, owner: Owner) -> SuffixAutomaton:
         known = self.of(owner)
         if not known or known[-1].size_bytes > self._most_bytes:
             known = (*known[-1:], SuffixAutomaton())

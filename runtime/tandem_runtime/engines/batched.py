@@ -101,3 +101,7 @@ class BatchedEngine:
 
     async def close(self, session: SessionId) -> None:
         await self._sessions.drop(session)
+
+    async def forget(self, tenant: str) -> None:
+        """`ports.Remembering`."""
+        await self._sessions.forget(tenant)

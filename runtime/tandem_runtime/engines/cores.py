@@ -12,11 +12,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["MOST_THREADS", "PASSIVE_WAITING", "allowed_cores"]
+__all__ = ["MOST_THREADS", "SHORT_WAITING", "allowed_cores"]
 
-PASSIVE_WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
-"""Environment for OpenMP, to be set before torch is loaded: threads without work sleep. By default they spin for some
-time, which takes cores from whoever computes: two busy processes of two threads each were ten times slower so."""
+SHORT_WAITING = {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "0"}
+"""Environment for OpenMP, to be set before torch is loaded: threads without work look for some ten microseconds whether
+there is more, and then sleep. A step shares out work some 150 times: to wake a thread for each takes as long as the
+second one saves. By default threads look for milliseconds, which takes cores from whoever computes: two busy processes
+of two threads each were ten times slower so, and so they take a third longer than if threads slept at once."""
 
 MOST_THREADS = 1024
 """OpenMP ends the whole process, without a word of ours, where the system gives it fewer threads than it asks for."""

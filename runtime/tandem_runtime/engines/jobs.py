@@ -32,7 +32,7 @@ class Seen:
     """`logits` is [len(tokens) - first, vocab], fewer where guesses were left out; the seconds are those of the steps
     that made it, and of the wait.
 
-    `rows` is how many sessions shared the last of those steps, `beside` how many guesses of others it judged."""
+    `rows` is how many sessions had asked for the last of those steps, `beside` how many guesses of others it judged."""
 
     logits: Logits
     queue_seconds: float
@@ -44,7 +44,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One that was computed: its seconds, how many sessions shared it, and how many guesses it judged."""
+    """One that was computed: its seconds, how many sessions had asked for it, and how many guesses it judged."""
 
     seconds: float
     rows: int
@@ -88,6 +88,11 @@ class Job:
     def current(self) -> Want:
         assert self.want is not None, "a job in a lane's first place has said what it wants"
         return self.want
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Somebody waits for its answer; for a branch that a draft prepares beside a session's lane, nobody does."""
+        return not isinstance(self.lane, tuple)
 
     @property
     def claim(self) -> Claim:

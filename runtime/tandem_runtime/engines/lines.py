@@ -192,6 +192,10 @@ class Lines:
         for line in self._lines.values():
             line.held, line.table = [], Table(line.table.root)
 
+    def forget_of(self, root: Key) -> None:
+        """What was settled in lines of that root is known to none any more; those that are open go on by themselves."""
+        self._blocks.forget(root, [line.table for line in self._lines.values()])
+
     def cut(self, line: Line, length: int) -> None:
         """Only the first `length` ids stand."""
         del line.held[length:]

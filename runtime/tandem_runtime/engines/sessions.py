@@ -13,7 +13,7 @@ import numpy as np
 
 from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.batching import Claim
-from tandem_runtime.domain.blocks import root_key
+from tandem_runtime.domain.blocks import Key, root_key
 from tandem_runtime.domain.errors import BadRequest, DraftLost, NotANumber, NotLoaded, TandemError, TargetLost
 from tandem_runtime.domain.processors import refuse_unfit
 from tandem_runtime.domain.tokens import (
@@ -141,6 +141,8 @@ class Sessions:
         self._adapters = facts.adapters
         self._forgotten = forgotten
         self._known: dict[SessionId, Session] = {}
+        self._roots: dict[str, set[Key]] = {}
+        """Under which keys each tenant's prefixes are known: one for each adapter."""
 
     async def admit(self, request: OpenSession) -> Opened:
         """Take a session in, in place of its namesake. Raises Overloaded when every slot is taken, and BadRequest for
@@ -153,6 +155,11 @@ class Sessions:
         """Idempotent; an engine that was stopped holds nothing any more."""
         with suppress(TargetLost, DraftLost):
             await self._loop.call(lambda: self._drop(session))
+
+    async def forget(self, tenant: str) -> None:
+        """No session finds a prefix of the tenant's any more. Idempotent, and as `drop` where there is nothing."""
+        with suppress(TargetLost, DraftLost):
+            await self._loop.call(lambda: self._forget(tenant))
 
     def find(self, session: SessionId, incarnation: Incarnation) -> Session:
         if incarnation != self._incarnation:
@@ -210,8 +217,18 @@ class Sessions:
                 namesake.line.claim = claim
                 return namesake.line
             self._drop(request.session)
-        root = None if request.tenant is None else root_key(tenant=request.tenant, adapter=adapter)
-        return self._loop.lines.open(root, claim, adapter=adapter)
+        return self._loop.lines.open(self._root_of(request.tenant, adapter), claim, adapter=adapter)
+
+    def _root_of(self, tenant: str | None, adapter: AdapterDigest | None) -> Key | None:
+        if tenant is None:
+            return None
+        root = root_key(tenant=tenant, adapter=adapter)
+        self._roots.setdefault(tenant, set()).add(root)
+        return root
+
+    def _forget(self, tenant: str) -> None:
+        for root in self._roots.pop(tenant, ()):
+            self._loop.lines.forget_of(root)
 
     def _drop(self, session: SessionId) -> None:
         self._loop.end_lane(session, self._forgotten("the session was closed"))

@@ -23,7 +23,7 @@ from tandem_runtime.gateway import description
 from tandem_runtime.gateway.delivery import Call, StreamedReply, failure_reply, plain_reply, report_failure
 from tandem_runtime.gateway.failures import BodyTooLarge
 from tandem_runtime.gateway.intake import Ask, read_chat, read_completion
-from tandem_runtime.gateway.keys import ApiKeys, Tenant
+from tandem_runtime.gateway.keys import Doorkeeper, Tenant
 from tandem_runtime.gateway.present import ChatPresenter, Head, Presenter, TextPresenter
 from tandem_runtime.gateway.present_calls import CallPresenter
 from tandem_runtime.gateway.replies import ModelCard
@@ -40,7 +40,7 @@ Parsed = TypeVar("Parsed", bound=BaseModel)
 class Api:
     """The routes over one gateway. `keys` absent: everyone may ask."""
 
-    def __init__(self, gateway: Gateway, *, keys: ApiKeys | None = None) -> None:
+    def __init__(self, gateway: Gateway, *, keys: Doorkeeper | None = None) -> None:
         self._gateway = gateway
         self._keys = keys
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from tandem_runtime.domain.errors import SettingRefused
 from tandem_runtime.gateway.failures import Unauthorized
@@ -47,8 +47,16 @@ class Tenant:
     quota: Quota = NO_QUOTA
 
 
+class Doorkeeper(Protocol):
+    """Who says whose a key is."""
+
+    def tenant(self, authorization: str | None) -> Tenant:
+        """Whose key an Authorization header holds. Raises Unauthorized."""
+        ...
+
+
 class ApiKeys:
-    """The keys of one file. Raises SettingRefused, naming line and fault, if the file is wrong."""
+    """The keys of one file as it was read. Raises SettingRefused, naming line and fault, if the file is wrong."""
 
     def __init__(self, text: str, *, source: str) -> None:
         self._tenants: tuple[tuple[Tenant, bytes], ...] = tuple(
@@ -64,16 +72,18 @@ class ApiKeys:
                 raise SettingRefused(f"{source}: tenant {tenant.name} has quotas that differ by line: write the same")
 
     @classmethod
-    def from_file(cls, path: Path) -> "ApiKeys":
+    def from_bytes(cls, content: bytes, *, path: Path) -> "ApiKeys":
         try:
-            return cls(path.read_text(encoding="utf-8"), source=str(path))
-        except OSError as error:
-            raise SettingRefused(f"--auth-file {path} cannot be read: {error.strerror}") from error
+            return cls(content.decode(), source=str(path))
         except UnicodeDecodeError as error:  # its message would quote a byte of a key
             raise SettingRefused(f"--auth-file {path} cannot be read: byte {error.start} is not UTF-8") from None
 
+    @property
+    def tenants(self) -> frozenset[str]:
+        """Who has a key."""
+        return frozenset(tenant.name for tenant, _ in self._tenants)
+
     def tenant(self, authorization: str | None) -> Tenant:
-        """Whose key an Authorization header holds. Raises Unauthorized."""
         if authorization is None or not authorization.lower().startswith(_SCHEME):
             raise Unauthorized("send your API key as `Authorization: Bearer KEY`")
         offered = hashlib.sha256(authorization[len(_SCHEME) :].strip().encode()).digest()
@@ -84,6 +94,14 @@ class ApiKeys:
         if found is None:
             raise Unauthorized("this API key is not known here")
         return found
+
+
+def read_content(path: Path) -> bytes:
+    """What stands in a file of keys. Raises SettingRefused."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SettingRefused(f"--auth-file {path} cannot be read: {error.strerror}") from error
 
 
 def _read_line(line: str, *, where: str) -> tuple[Tenant, bytes]:

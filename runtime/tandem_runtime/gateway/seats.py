@@ -4,6 +4,7 @@ Refuses to know the other choices of the request, and replies.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from tandem_runtime.combined import CombinedDraft, Member
 from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.commands import Emit, Finish, Request
 from tandem_runtime.domain.drafting import Beliefs, Drafting
-from tandem_runtime.domain.errors import Overloaded, TargetLost
+from tandem_runtime.domain.errors import Overloaded, TandemError, TargetLost, origin
 from tandem_runtime.domain.evidence import Arm
 from tandem_runtime.domain.lookahead import Bounds
 from tandem_runtime.domain.policy import LOOKUPS, OwnWish, allowance, choose_verification, lookup_role
@@ -22,12 +23,16 @@ from tandem_runtime.domain.tokens import Capabilities, Drafter, Round, TokenId, 
 from tandem_runtime.drafters import LookupDraft, draft_capabilities
 from tandem_runtime.driver import Engines, generate
 from tandem_runtime.gateway.accounts import Account, RoundPlace, arm_at
-from tandem_runtime.ports import Clock, DraftEngine, TargetEngine
+from tandem_runtime.ports import Clock, DraftEngine, Remembering, TargetEngine
 from tandem_runtime.replicas import Pool, Replica
+
+log = logging.getLogger(__name__)
 
 REOPEN_SECONDS = 5.0
 """How long a session whose target was lost waits for one of the same hash; discovery reconnects within about this."""
 REOPEN_PAUSE_SECONDS = 0.05
+FORGET_SECONDS = 60.0
+"""A pod that does not answer for longer is most likely started anew, and has forgotten everything."""
 MOST_REOPENINGS = 5
 """A session that loses target after target is not going to end well."""
 
@@ -39,10 +44,26 @@ class Fleet:
     targets: Pool[TargetEngine]
     drafts: Pool[DraftEngine]
 
+    async def forget(self, tenant: str) -> None:
+        """Have every engine that is here now forget what it keeps of the tenant's texts. One that cannot be reached for
+        a moment is waited for; what is not reached in time is told in the log."""
+        replicas = [*self.targets, *self.drafts]
+        await asyncio.gather(*(_forgotten(replica.uid, replica.engine, tenant) for replica in replicas))
+
     def draft_pods(self) -> dict[str, int]:
         """As `Pool.admitted`, without the lookups, which are in this process."""
         lookups = {lookup_role(drafter) for drafter in LOOKUPS}
         return {role: count for role, count in self.drafts.admitted().items() if role not in lookups}
+
+
+async def _forgotten(uid: str, engine: object, tenant: str) -> None:
+    if not isinstance(engine, Remembering):
+        return
+    try:
+        async with asyncio.timeout(FORGET_SECONDS):
+            await engine.forget(tenant)
+    except (TandemError, TimeoutError) as error:
+        log.error("%s keeps what it computed for a tenant whose keys were revoked error=%s", uid, origin(error))
 
 
 def lookup_replica(lookup: LookupDraft) -> Replica[DraftEngine]:

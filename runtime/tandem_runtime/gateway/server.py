@@ -8,7 +8,8 @@ What has not ended shortly before the deadline is told so in words, since the HT
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -17,7 +18,7 @@ from starlette.routing import BaseRoute, Route
 
 from tandem_runtime.admin import admin_app, http_server
 from tandem_runtime.gateway.app import Api
-from tandem_runtime.gateway.keys import ApiKeys
+from tandem_runtime.gateway.key_file import KeyFile
 from tandem_runtime.gateway.serving import Gateway
 
 LAST_WORDS_SECONDS = 1
@@ -47,12 +48,13 @@ async def serve_gateway(
     gateway: Gateway,
     listening: Listening,
     *,
-    keys: ApiKeys | None,
+    keys: KeyFile | None,
     ending: asyncio.Event,
     started: asyncio.Future[Ports],
     routes: Sequence[BaseRoute] = (),
 ) -> None:
-    """Serve until `ending` is set, then drain; `started` is told the ports. The admin side has further `routes`.
+    """Serve until `ending` is set, then drain; `started` is told the ports. The admin side has further `routes`. No
+    `keys`: everyone may ask.
 
     Raises OSError for a port in use.
     """
@@ -68,6 +70,7 @@ async def serve_gateway(
     api = Api(gateway, keys=keys).app()
     host = listening.host
     async with (
+        _followed(keys, gateway),
         http_server(admin, host=host, port=listening.admin_port) as admin_port,
         http_server(api, host=host, port=listening.port, grace_seconds=listening.grace_seconds) as api_port,
     ):
@@ -81,3 +84,18 @@ async def serve_gateway(
         await asyncio.sleep(listening.notice_seconds)
         scoring.cancel()
         asyncio.get_running_loop().call_later(max(listening.grace_seconds - LAST_WORDS_SECONDS, 0), gateway.cut_off)
+
+
+@asynccontextmanager
+async def _followed(keys: KeyFile | None, gateway: Gateway) -> AsyncIterator[None]:
+    """While the block lasts, to the last answer, the keys in force are those of their file."""
+    if keys is None:
+        yield
+        return
+    gateway.books.metrics.watch_keys(lambda: keys.is_stale)
+    following = asyncio.create_task(keys.follow(gateway))
+    try:
+        yield
+    finally:
+        following.cancel()
+        await asyncio.wait((following,))

@@ -28,7 +28,7 @@ from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import OpenSession, Priority, SessionId, TokenId, Verification
 from tandem_runtime.gateway.accounts import Account, Assignment
 from tandem_runtime.gateway.admission import Guest, House, Limits
-from tandem_runtime.gateway.failures import CLIENT_CLOSED, ModelNotServed, describe_failure
+from tandem_runtime.gateway.failures import CLIENT_CLOSED, ModelNotServed, Unauthorized, describe_failure
 from tandem_runtime.gateway.intake import Ask, check_fits
 from tandem_runtime.gateway.replays import ReplayJob, Replays
 from tandem_runtime.gateway.replies import CompletionDetails, SpeculationReport
@@ -74,6 +74,10 @@ class Reply:
         self.choices: list[Choice] = []
 
     @property
+    def tenant(self) -> str:
+        return self._ask.tenant
+
+    @property
     def verification(self) -> Verification:
         return self.choices[0].request.verification
 
@@ -100,11 +104,11 @@ class Reply:
             running -= isinstance(item, Finish)
             yield index, item
 
-    def cut_off(self) -> None:
-        """End all choices where they stand, with an error in place of what was not read yet."""
+    def cut_off(self, error: TandemError) -> None:
+        """End all choices where they stand, with `error` in place of what was not read yet."""
         while not self._items.empty():
             self._items.get_nowait()
-        self._items.put_nowait((0, Overloaded("this gateway is shutting down; send the request again")))
+        self._items.put_nowait((0, error))
 
     async def pump(self, index: int, beliefs: Beliefs) -> None:
         """Run one choice's session into the queue; a failure goes the same way, to whoever reads the items."""
@@ -139,6 +143,9 @@ class Gateway:
         self.draining = False
         self._house = House(limits, clock)
         self._replies: set[Reply] = set()
+        self._revoked: frozenset[str] = frozenset()
+        """Tenants that had a key and have none."""
+        self._forgetting: set[asyncio.Task[None]] = set()
         self.segments = Segments()
         self.looks = Looks()
 
@@ -203,6 +210,8 @@ class Gateway:
         reply = Reply(ask, account, clock=self.clock, charge=partial(self._house.charge, guest))
         with _closed_by_its_end(account):
             async with self._house.admitted(guest):
+                if ask.tenant in self._revoked:  # while it was read, or waited
+                    raise _revoked()
                 with _left(reply.choices):
                     self._seat(reply, ask, account, request_id)
                     async with self._running(reply, assignment):
@@ -213,7 +222,19 @@ class Gateway:
     def cut_off(self) -> None:
         """End what is in progress with a failure that tells its callers to try again."""
         for reply in self._replies:
-            reply.cut_off()
+            reply.cut_off(Overloaded("this gateway is shutting down; send the request again"))
+
+    def keys_changed(self, *, gone: frozenset[str], known: frozenset[str]) -> None:
+        """What tenants `gone` have in progress ends, and what engines keep of their texts is forgotten. A tenant that
+        has another key goes on, whichever its requests came with."""
+        self._revoked = (self._revoked | gone) - known
+        for reply in self._replies:
+            if reply.tenant in gone:
+                reply.cut_off(_revoked())
+        for tenant in gone:
+            forgetting = asyncio.create_task(self.fleet.forget(tenant))
+            self._forgetting.add(forgetting)
+            forgetting.add_done_callback(self._forgetting.discard)
 
     def _assignment(self, ask: Ask, *, request: str, session: str | None) -> Assignment:
         policy = self.in_force.policy
@@ -325,6 +346,10 @@ class Gateway:
                 self.replays.offer(ReplayJob(assignment.revision, replay, account.add_replay, assignment.adapter))
             else:
                 account.add_replay(Result.SKIPPED)
+
+
+def _revoked() -> Unauthorized:
+    return Unauthorized("this API key was revoked while the request was served")
 
 
 def _segment(revision: PairRevision, request: Request) -> Segment:

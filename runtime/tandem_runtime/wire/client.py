@@ -38,6 +38,7 @@ from tandem_runtime.domain.tokens import (
 from tandem_runtime.wire import codec, transport
 from tandem_runtime.wire.codec import Scored
 from tandem_runtime.wire.link import Link, expect
+from tandem_runtime.wire.tls import RoleTls, hint
 
 logger = logging.getLogger(__name__)
 
@@ -64,16 +65,19 @@ class Backoff:
 
 
 class RemotePeer:
-    """Keeps a link to `address` (host:port) alive in the background for as long as the context lasts."""
+    """Keeps a link to `address` (host:port) alive in the background for as long as the context lasts; in clear, unless
+    `tls` is given."""
 
     service: str
 
-    def __init__(self, address: str, *, backoff: Backoff | None = None) -> None:
+    def __init__(self, address: str, *, backoff: Backoff | None = None, tls: RoleTls | None = None) -> None:
         self.address = address
         self.trouble: str | None = "not connected yet"
         """Why there is no link, in one line; None while there is one."""
         self._backoff = backoff or Backoff()
+        self._tls = tls
         self._link: Link | None = None
+        self._forget: Callable[[bytes], Awaitable[bytes]] | None = None
         self._linked = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
 
@@ -111,6 +115,20 @@ class RemotePeer:
         if self._link is not None:
             self._link.close(session)
 
+    async def forget(self, tenant: str) -> None:
+        """`ports.Remembering`. Waits for a link where there is none; the caller sets the deadline."""
+        await self._linked.wait()
+        if self._forget is None:
+            raise TargetLost(f"no connection to {self.address}: {self.trouble}")
+        try:
+            await self._forget(codec.forget_request(tenant))
+        except grpc.aio.AioRpcError as error:
+            raise TargetLost(f"{self.address} forgot nothing: {error.code().name}: {error.details()}") from error
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+            raise TargetLost(f"the link to {self.address} ended before it was known to have forgotten") from None
+
     def _require(self) -> Link:
         if self._link is None:
             raise TargetLost(f"no connection to {self.address}: {self.trouble}")
@@ -122,8 +140,12 @@ class RemotePeer:
         try:
             while True:
                 reason = await self._reason_of_the_end()
+                if _is_cancelled():
+                    raise asyncio.CancelledError
                 if self.connected:
                     pauses = self._backoff.pauses(chance)
+                elif reason != self.trouble:
+                    logger.warning("no link peer=%s reason=%s", self.address, reason)
                 self._drop(reason)
                 await asyncio.sleep(next(pauses))
         finally:
@@ -135,7 +157,8 @@ class RemotePeer:
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 return f"the peer does not serve {self.service}"
-            return f"{error.code().name}: {error.details()}"
+            about_tls = "" if self.connected else hint(str(error.details()), secured=self._tls is not None)
+            return f"{error.code().name}: {error.details()}{about_tls}"
         except TimeoutError:
             return f"no answer within {_CONNECT_SECONDS} s"
         except BadRequest as error:
@@ -147,7 +170,7 @@ class RemotePeer:
 
     async def _live(self) -> None:
         """One life of a link, to its end."""
-        async with grpc.aio.insecure_channel(self.address, options=transport.CLIENT_OPTIONS) as channel:
+        async with self._channel() as channel:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 describe = channel.unary_unary(f"/{self.service}/Describe", bytes, bytes)
                 described = await describe(codec.describe_request())
@@ -155,6 +178,7 @@ class RemotePeer:
                 converse = channel.stream_stream(f"/{self.service}/Converse", bytes, bytes)
                 stream = converse(link.outbox.frames())
                 await stream.wait_for_connection()
+            self._forget = channel.unary_unary(f"/{self.service}/Forget", bytes, bytes)
             self._link, self.trouble = link, None
             self._linked.set()
             logger.info("linked peer=%s service=%s", self.address, self.service)
@@ -165,6 +189,11 @@ class RemotePeer:
             finally:
                 looking.cancel()
                 await asyncio.wait((looking,))
+
+    def _channel(self) -> grpc.aio.Channel:
+        if self._tls is None:
+            return grpc.aio.insecure_channel(self.address, options=transport.CLIENT_OPTIONS)
+        return self._tls.channel(self.address)
 
     async def _look_again(self, describe: Callable[[bytes], Awaitable[bytes]], link: Link) -> None:
         """Keep the link's capabilities up to date. A failure that lasts is told by the stream, not here."""
@@ -177,10 +206,18 @@ class RemotePeer:
     def _drop(self, reason: str) -> None:
         self._linked.clear()
         self.trouble = reason
-        link, self._link = self._link, None
+        link, self._link, self._forget = self._link, None, None
         if link is not None:
             logger.warning("link ended peer=%s reason=%s", self.address, reason)
             link.fail(f"the link to {self.address} broke: {reason}")
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody wants this task to end. gRPC does not always tell: a call that is cancelled at the moment at
+    which it fails raises the failure, and who waited for this task would wait for ever. Nor is it so whenever gRPC says
+    so: a call whose channel is closed raises as if it were."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class RemoteTarget(RemotePeer):

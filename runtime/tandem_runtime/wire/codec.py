@@ -401,6 +401,22 @@ def describe_request() -> bytes:
     return pb.DescribeRequest().SerializeToString()
 
 
+def forget_request(tenant: str) -> bytes:
+    return pb.ForgetRequest(tenant=tenant).SerializeToString()
+
+
+def read_forget(encoded: bytes) -> str:
+    """The tenant. Raises BadRequest."""
+    try:
+        return pb.ForgetRequest.FromString(encoded).tenant
+    except DecodeError as error:
+        raise BadRequest("the request is not tandem.verify.v1.ForgetRequest", parameter="tenant") from error
+
+
+def forget_reply() -> bytes:
+    return pb.ForgetReply().SerializeToString()
+
+
 def capabilities_bytes(value: Capabilities) -> bytes:
     with _fitting("capabilities"):
         return pb.DescribeReply(

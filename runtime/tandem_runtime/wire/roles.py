@@ -19,7 +19,7 @@ from tandem_runtime.domain.tokens import (
     Verdict,
     VerifyRound,
 )
-from tandem_runtime.ports import DraftEngine, TargetEngine
+from tandem_runtime.ports import DraftEngine, Remembering, TargetEngine
 from tandem_runtime.wire import transport
 from tandem_runtime.wire.codec import Ended, ReplyBody, RequestBody, Scored
 
@@ -37,6 +37,8 @@ class Role(Protocol):
         ...
 
     async def close(self, session: SessionId) -> None: ...
+
+    async def forget(self, tenant: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,9 @@ class TargetRole:
     async def close(self, session: SessionId) -> None:
         await self.engine.close(session)
 
+    async def forget(self, tenant: str) -> None:
+        await _forgotten(self.engine, tenant)
+
 
 @dataclass(frozen=True, slots=True)
 class DraftRole:
@@ -89,6 +94,15 @@ class DraftRole:
 
     async def close(self, session: SessionId) -> None:
         await self.engine.close(session)
+
+    async def forget(self, tenant: str) -> None:
+        await _forgotten(self.engine, tenant)
+
+
+async def _forgotten(engine: object, tenant: str) -> None:
+    """By an engine that keeps nothing it is forgotten already."""
+    if isinstance(engine, Remembering):
+        await engine.forget(tenant)
 
 
 @asynccontextmanager

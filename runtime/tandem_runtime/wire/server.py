@@ -13,10 +13,11 @@ from typing import Final, Self
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from tandem_runtime.domain.errors import TandemError
+from tandem_runtime.domain.errors import BadRequest, TandemError
 from tandem_runtime.wire import codec, transport
 from tandem_runtime.wire.conversation import Conversation
 from tandem_runtime.wire.roles import Role
+from tandem_runtime.wire.tls import ROLE_NAME, RoleTls, is_a_role
 
 _SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -26,12 +27,14 @@ LAST_ROUNDS_SECONDS: Final = 1.0
 
 
 class EngineServer:
-    """Serves `role` on `host`:`port` for as long as the context lasts. Port 0 picks one; `port` then says which."""
+    """Serves `role` on `host`:`port` for as long as the context lasts. Port 0 picks one; `port` then says which. With
+    `tls`, to roles alone; else to everyone, in clear."""
 
-    def __init__(self, role: Role, *, host: str, port: int) -> None:
+    def __init__(self, role: Role, *, host: str, port: int, tls: RoleTls | None = None) -> None:
         self.port = port
         self._host = host
         self._role = role
+        self._tls = tls
         self._name = uuid.uuid4().hex[:8]
         self._serial = itertools.count(1)
         self._conversations: set[Conversation] = set()
@@ -85,6 +88,7 @@ class EngineServer:
             self._role.service,
             {
                 "Describe": grpc.unary_unary_rpc_method_handler(self._describe),
+                "Forget": grpc.unary_unary_rpc_method_handler(self._forget),
                 "Converse": grpc.stream_stream_rpc_method_handler(self._converse),
             },
         )
@@ -92,7 +96,9 @@ class EngineServer:
     def _bind(self) -> int:
         address = f"[{self._host}]:{self.port}" if ":" in self._host else f"{self._host}:{self.port}"
         try:
-            return self._server.add_insecure_port(address)
+            if self._tls is None:
+                return self._server.add_insecure_port(address)
+            return self._server.add_secure_port(address, self._tls.server_credentials())
         except RuntimeError as error:
             raise OSError(f"cannot listen on {address}: in use, or no address of this machine") from error
 
@@ -100,13 +106,29 @@ class EngineServer:
         for name in ("", self._role.service):
             await self._health.set(name, status)
 
+    async def _refuse_strangers(self, context: "grpc.aio.ServicerContext[bytes, bytes]") -> None:
+        """Who has a certificate of our authority for something else is no role."""
+        if self._tls is not None and not is_a_role(context.auth_context()):
+            reason = f"TLS: your certificate is not for the DNS name {ROLE_NAME}, as those of all roles are"
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
+
     async def _describe(self, _request: bytes, context: "grpc.aio.ServicerContext[bytes, bytes]") -> bytes:
+        await self._refuse_strangers(context)
         try:
             return codec.capabilities_bytes(await self._role.capabilities())
         except TandemError as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
+    async def _forget(self, request: bytes, context: "grpc.aio.ServicerContext[bytes, bytes]") -> bytes:
+        await self._refuse_strangers(context)
+        try:
+            await self._role.forget(codec.read_forget(request))
+        except BadRequest as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        return codec.forget_reply()
+
     async def _converse(self, frames: AsyncIterator[bytes], context: "grpc.aio.ServicerContext[bytes, bytes]") -> None:
+        await self._refuse_strangers(context)
         name = f"{self._name}-{next(self._serial)}"
         conversation = Conversation(self._role, name=name, refusal=lambda: self.refusal, on_vacated=self._on_vacated)
         self._conversations.add(conversation)

@@ -102,6 +102,16 @@ class Adapter(_message.Message):
     bytes: int
     def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., rank: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
+class ForgetRequest(_message.Message):
+    __slots__ = ("tenant",)
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    def __init__(self, tenant: _Optional[str] = ...) -> None: ...
+
+class ForgetReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class Requests(_message.Message):
     __slots__ = ("requests",)
     REQUESTS_FIELD_NUMBER: _ClassVar[int]

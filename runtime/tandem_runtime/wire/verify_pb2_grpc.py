@@ -40,6 +40,11 @@ class TargetStub:
                 request_serializer=tandem__runtime_dot_wire_dot_verify__pb2.DescribeRequest.SerializeToString,
                 response_deserializer=tandem__runtime_dot_wire_dot_verify__pb2.DescribeReply.FromString,
                 _registered_method=True)
+        self.Forget = channel.unary_unary(
+                '/tandem.verify.v1.Target/Forget',
+                request_serializer=tandem__runtime_dot_wire_dot_verify__pb2.ForgetRequest.SerializeToString,
+                response_deserializer=tandem__runtime_dot_wire_dot_verify__pb2.ForgetReply.FromString,
+                _registered_method=True)
         self.Converse = channel.stream_stream(
                 '/tandem.verify.v1.Target/Converse',
                 request_serializer=tandem__runtime_dot_wire_dot_verify__pb2.Requests.SerializeToString,
@@ -52,6 +57,12 @@ class TargetServicer:
     """
 
     def Describe(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Forget(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -70,6 +81,11 @@ def add_TargetServicer_to_server(servicer, server):
                     servicer.Describe,
                     request_deserializer=tandem__runtime_dot_wire_dot_verify__pb2.DescribeRequest.FromString,
                     response_serializer=tandem__runtime_dot_wire_dot_verify__pb2.DescribeReply.SerializeToString,
+            ),
+            'Forget': grpc.unary_unary_rpc_method_handler(
+                    servicer.Forget,
+                    request_deserializer=tandem__runtime_dot_wire_dot_verify__pb2.ForgetRequest.FromString,
+                    response_serializer=tandem__runtime_dot_wire_dot_verify__pb2.ForgetReply.SerializeToString,
             ),
             'Converse': grpc.stream_stream_rpc_method_handler(
                     servicer.Converse,
@@ -105,6 +121,33 @@ class Target:
             '/tandem.verify.v1.Target/Describe',
             tandem__runtime_dot_wire_dot_verify__pb2.DescribeRequest.SerializeToString,
             tandem__runtime_dot_wire_dot_verify__pb2.DescribeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Forget(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandem.verify.v1.Target/Forget',
+            tandem__runtime_dot_wire_dot_verify__pb2.ForgetRequest.SerializeToString,
+            tandem__runtime_dot_wire_dot_verify__pb2.ForgetReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -158,6 +201,11 @@ class DraftStub:
                 request_serializer=tandem__runtime_dot_wire_dot_verify__pb2.DescribeRequest.SerializeToString,
                 response_deserializer=tandem__runtime_dot_wire_dot_verify__pb2.DescribeReply.FromString,
                 _registered_method=True)
+        self.Forget = channel.unary_unary(
+                '/tandem.verify.v1.Draft/Forget',
+                request_serializer=tandem__runtime_dot_wire_dot_verify__pb2.ForgetRequest.SerializeToString,
+                response_deserializer=tandem__runtime_dot_wire_dot_verify__pb2.ForgetReply.FromString,
+                _registered_method=True)
         self.Converse = channel.stream_stream(
                 '/tandem.verify.v1.Draft/Converse',
                 request_serializer=tandem__runtime_dot_wire_dot_verify__pb2.Requests.SerializeToString,
@@ -170,6 +218,12 @@ class DraftServicer:
     """
 
     def Describe(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Forget(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -188,6 +242,11 @@ def add_DraftServicer_to_server(servicer, server):
                     servicer.Describe,
                     request_deserializer=tandem__runtime_dot_wire_dot_verify__pb2.DescribeRequest.FromString,
                     response_serializer=tandem__runtime_dot_wire_dot_verify__pb2.DescribeReply.SerializeToString,
+            ),
+            'Forget': grpc.unary_unary_rpc_method_handler(
+                    servicer.Forget,
+                    request_deserializer=tandem__runtime_dot_wire_dot_verify__pb2.ForgetRequest.FromString,
+                    response_serializer=tandem__runtime_dot_wire_dot_verify__pb2.ForgetReply.SerializeToString,
             ),
             'Converse': grpc.stream_stream_rpc_method_handler(
                     servicer.Converse,
@@ -223,6 +282,33 @@ class Draft:
             '/tandem.verify.v1.Draft/Describe',
             tandem__runtime_dot_wire_dot_verify__pb2.DescribeRequest.SerializeToString,
             tandem__runtime_dot_wire_dot_verify__pb2.DescribeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Forget(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandem.verify.v1.Draft/Forget',
+            tandem__runtime_dot_wire_dot_verify__pb2.ForgetRequest.SerializeToString,
+            tandem__runtime_dot_wire_dot_verify__pb2.ForgetReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -14,7 +14,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { LANES = 8, BLOCK = 16, COLUMNS = 2 * LANES, MOST_QUERIES = 6 };
+enum { LANES = 8, BLOCK = 16, COLUMNS = 2 * LANES, MOST_QUERIES = 6, CACHE_LINE = 64 };
 
 typedef float floats __attribute__((vector_size(4 * LANES)));
 typedef uint32_t words __attribute__((vector_size(4 * LANES)));
@@ -25,6 +25,12 @@ typedef float four_floats __attribute__((vector_size(2 * LANES)));
 #define INLINED static inline __attribute__((always_inline))
 #define UNROLLED _Pragma("GCC unroll 8")
 #define ALL(number) ((number) - (floats){0})
+/* sum += a b, rounded once where the processor can. */
+#ifdef __FMA__
+#define ADD_PRODUCT(sum, a, b) __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b))
+#else
+#define ADD_PRODUCT(sum, a, b) ((sum) += (a) * (b))
+#endif
 /* From so many numbers on, threads pay. */
 #define THREADS(numbers) ((numbers) < 65536 ? 1 : threads)
 
@@ -123,6 +129,12 @@ INLINED float total(floats lanes) {
     return (low[0] + low[2]) + (low[1] + low[3]);
 }
 
+INLINED floats sum_and_product(float sum, floats a, floats b) {
+    floats all = ALL(sum);
+    ADD_PRODUCT(all, a, b);
+    return all;
+}
+
 /* e^x within 2 units of the last place (Cephes' polynomial on r = x - n ln 2); 0 below -87, NaN of NaN. */
 INLINED floats exponential(floats x) {
     const floats magic = ALL(12582912.0f); /* 1.5 x 2^23: what is added to it is rounded to a whole number */
@@ -130,12 +142,11 @@ INLINED floats exponential(floats x) {
     x = chosen(x > 88.0f, ALL(88.0f), chosen(vanishing, ALL(-87.0f), x));
     const floats n = (x * 1.44269504f + magic) - magic;
     const floats r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-    floats p = ALL(1.9875691500e-4f);
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
+    floats p = sum_and_product(1.3981999507e-3f, ALL(1.9875691500e-4f), r);
+    p = sum_and_product(8.3334519073e-3f, p, r);
+    p = sum_and_product(4.1665795894e-2f, p, r);
+    p = sum_and_product(1.6666665459e-1f, p, r);
+    p = sum_and_product(5.0000001201e-1f, p, r);
     p = p * (r * r) + r + 1.0f;
     const floats power = (floats)((__builtin_convertvector(n, integers) + 127) << 23);
     return chosen(vanishing, (floats){0}, p * power);
@@ -155,7 +166,7 @@ INLINED void norm_row(char *x, const char *delta, const char *weight, char *out,
             UNROLLED for (int c = 0; c < COLUMNS / LANES; c++) value.half[c] = rounded(value.half[c] + more.half[c], narrow);
             put_columns(x, at, width, value, narrow);
         }
-        UNROLLED for (int c = 0; c < COLUMNS / LANES; c++) squares[c] += value.half[c] * value.half[c];
+        UNROLLED for (int c = 0; c < COLUMNS / LANES; c++) ADD_PRODUCT(squares[c], value.half[c], value.half[c]);
     }
     const float scale = inverse_length(squares[0] + squares[1], width, epsilon);
     for (long at = 0; at < width; at += COLUMNS) {
@@ -242,30 +253,44 @@ INLINED void write(const Attention *a, const Tile *tile, long head, const int na
 
 typedef Columns Sums[MOST_QUERIES];
 
-/* sums [queries, COLUMNS] += x [queries, count] y [count, COLUMNS], in the order of y's rows. */
+/* sums [queries, COLUMNS] += x [queries, count] y [count, COLUMNS], in the order of y's rows. Each number of queries has a
+ * function of its own, of constant sizes, whose sums stay in registers. */
 INLINED void panel(Sums sums, const float *x, long x_line, const char *y, long y_line, long count, const int queries, const int narrow) {
     const long size = size_of(narrow);
-    Sums own;
-    UNROLLED for (int q = 0; q < queries; q++) own[q] = sums[q];
+    floats own[MOST_QUERIES][COLUMNS / LANES];
+    UNROLLED for (int q = 0; q < queries; q++)
+        UNROLLED for (int c = 0; c < COLUMNS / LANES; c++) own[q][c] = sums[q].half[c];
     for (long i = 0; i < count; i++) {
         const Columns columns = load_columns(y + i * y_line * size, narrow);
         UNROLLED for (int q = 0; q < queries; q++) {
             const floats all = ALL(x[q * x_line + i]);
-            UNROLLED for (int c = 0; c < COLUMNS / LANES; c++) own[q].half[c] += all * columns.half[c];
+            UNROLLED for (int c = 0; c < COLUMNS / LANES; c++) ADD_PRODUCT(own[q][c], all, columns.half[c]);
         }
     }
-    UNROLLED for (int q = 0; q < queries; q++) sums[q] = own[q];
+    UNROLLED for (int q = 0; q < queries; q++)
+        UNROLLED for (int c = 0; c < COLUMNS / LANES; c++) sums[q].half[c] = own[q][c];
 }
 
-INLINED void panels(Sums sums, const float *x, long x_line, const char *y, long y_line, long count, long queries, const int narrow) {
-    switch (queries) {
-    case 1: panel(sums, x, x_line, y, y_line, count, 1, narrow); break;
-    case 2: panel(sums, x, x_line, y, y_line, count, 2, narrow); break;
-    case 3: panel(sums, x, x_line, y, y_line, count, 3, narrow); break;
-    case 4: panel(sums, x, x_line, y, y_line, count, 4, narrow); break;
-    case 5: panel(sums, x, x_line, y, y_line, count, 5, narrow); break;
-    case 6: panel(sums, x, x_line, y, y_line, count, 6, narrow); break;
+typedef void (*Panel)(Sums sums, const float *x, long x_line, const char *y, long y_line, long count);
+
+#define PANEL(name, queries, narrow)                                                                                      \
+    static __attribute__((noinline)) void name(Sums sums, const float *x, long x_line, const char *y, long y_line, long count) { \
+        panel(sums, x, x_line, y, y_line, count, queries, narrow);                                                         \
     }
+#define PANELS(type, narrow)    \
+    PANEL(type##_1, 1, narrow)  \
+    PANEL(type##_2, 2, narrow)  \
+    PANEL(type##_3, 3, narrow)  \
+    PANEL(type##_4, 4, narrow)  \
+    PANEL(type##_5, 5, narrow)  \
+    PANEL(type##_6, 6, narrow)  \
+    static const Panel type[MOST_QUERIES] = {type##_1, type##_2, type##_3, type##_4, type##_5, type##_6};
+
+PANELS(float32, 0)
+PANELS(bfloat16, 1)
+
+INLINED void panels(Sums sums, const float *x, long x_line, const char *y, long y_line, long count, long queries, const int narrow) {
+    (narrow ? bfloat16 : float32)[queries - 1](sums, x, x_line, y, y_line, count);
 }
 
 /* Weights in place of the first `count` scores, against the greatest of them; returns what they add up to. */
@@ -306,10 +331,17 @@ typedef struct {
 
 INLINED long seen_by(const Work *w, long query) { return w->start + query / w->groups + 1; }
 
+/* Keys or values of a block, which are about to be read: blocks stand anywhere, so that no processor guesses the next. */
+INLINED void fetch(const char *block, long d, const int narrow) {
+    for (long at = 0; at < BLOCK * d * size_of(narrow); at += CACHE_LINE) __builtin_prefetch(block + at);
+}
+
 INLINED void score(const Attention *a, const Work *w, long first, long queries, const int narrow) {
     for (long at = 0; at < w->keys; at += BLOCK) {
         Sums sums = {0};
         const char *block = a->keys + block_of(a, w->table, at, w->head, narrow);
+        if (at + BLOCK < w->keys) fetch(a->keys + block_of(a, w->table, at + BLOCK, w->head, narrow), a->d, narrow);
+        fetch(a->values + block_of(a, w->table, at, w->head, narrow), a->d, narrow);
         panels(sums, w->queries + first * a->d, a->d, block, BLOCK, a->d, queries, narrow);
         for (long q = 0; q < queries; q++) {
             const Columns scores = in_order(sums[q], narrow);

@@ -3,34 +3,42 @@
  * Knows no models and no caches. Every output is summed in one order, whatever shares the call: the inputs are taken
  * STEP at a time by LANES partial sums in float32, which are added up at the end. Weights [outputs, inputs] are read
  * once, as they stand, for up to MOST_ROWS rows: a tile of rows x outputs keeps its sums in registers (16 on AVX2), and
- * fetches the weights of the tile that follows while it multiplies its own.
+ * fetches the weights that follow, those of the next tile or further on, while it multiplies its own, in the order in
+ * which they stand: so memory is read as one stream, which what fetches ahead by itself follows.
  *
  * bfloat16 is the upper half of a float32. A word holds two of them, so a step of 2 x LANES numbers is LANES words, of
  * which a shift gives the even and a mask the odd ones, one half of the step after the other; x is laid out to match.
+ * Where the processor adds both products of such a word to a sum by itself (AVX512 with BF16), words stay as they are.
  *
- * Five rows and more take as long as multiplying takes: one core of the first AVX2 processors of AMD multiplies 8 pairs
- * a cycle, later ones 16. They do so only if every sum stays in a register of its own, which compilers are told below:
- * 6 rows x 2 outputs are 12 sums, 2 vectors of weights, one of x and the mask. So each height of tile is a function of
- * its own, of constant sizes. What ends a tile is done for four sums at once, and rounded for a whole block of outputs.
+ * Many rows take as long as multiplying takes: one core of the first AVX2 processors of AMD multiplies 8 pairs a cycle,
+ * later ones 16, and 32 of bfloat16 with AVX512. They do so only if every sum stays in a register of its own, which
+ * compilers are told below: of 16 registers, 6 rows x 2 outputs take 12 for sums, 2 for weights, one for x and one for
+ * the mask; AVX512 has 32. So each height of tile is a function of its own, of constant sizes. What ends a tile is done
+ * for four sums at once, and rounded for a whole block of outputs.
  */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#define FOUR(a, b, c, d, more) (a) + (more), (b) + (more), (c) + (more), (d) + (more)
 #ifdef __AVX512F__
 enum { LANES = 16 };
+#define IN_EACH_FOUR(a, b, c, d) ((places){FOUR(a, b, c, d, 0), FOUR(a, b, c, d, 4), FOUR(a, b, c, d, 8), FOUR(a, b, c, d, 12)})
 #else
 enum { LANES = 8 };
+#define IN_EACH_FOUR(a, b, c, d) ((places){FOUR(a, b, c, d, 0), FOUR(a, b, c, d, 4)})
 #endif
-enum { STEP = 2 * LANES, MOST_ROWS = 6, MOST_OUTPUTS = 8, BLOCK_OUTPUTS = 48, CACHE_LINE = 64 };
+enum { STEP = 2 * LANES, MOST_ROWS = 6, MOST_OUTPUTS = 8, BLOCK_OUTPUTS = 48, CACHE_LINE = 64, LEAST_AHEAD = 16384 };
 
 typedef float floats __attribute__((vector_size(4 * LANES)));
 typedef float four_floats __attribute__((vector_size(16)));
-typedef int32_t four_places __attribute__((vector_size(16)));
+typedef int32_t places __attribute__((vector_size(4 * LANES)));
 typedef uint32_t words __attribute__((vector_size(4 * LANES)));
 
 #define INLINED static inline __attribute__((always_inline))
 #define UNROLLED _Pragma("GCC unroll 16")
+/* The first cache is full of x and the weights at hand. */
+#define TO_SECOND_CACHE(pointer) __builtin_prefetch(pointer, 0, 2)
 /* Compilers read a vector from memory again for each use of it, keep what they will read again in a register that is
  * needed elsewhere, and move sums between registers and memory; these forbid it. */
 #define READ_AGAIN(pointer) __asm__("" : "+r"(pointer))
@@ -44,13 +52,29 @@ typedef uint32_t words __attribute__((vector_size(4 * LANES)));
 #else
 #define ADD_PRODUCT(sum, a, b) ((sum) += (a) * (b))
 #endif
+/* Both products of each word: the sum is rounded after either. */
+#ifdef __AVX512BF16__
+enum { WHOLE_WORDS = 1 };
+#define ADD_PAIRS(sum, a, b) __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b))
+#else
+enum { WHOLE_WORDS = 0 };
+#define ADD_PAIRS(sum, a, b) ADD_PRODUCT(sum, a, b)
+#endif
 
 typedef struct {
-    const float *x; /* [rows, width]: width is inputs rounded up to STEP, filled with 0 */
+    const char *x; /* of each row `line` bytes: its inputs, rounded up to STEP and filled with 0, as weights are taken */
     const char *weight;
     char *y;
-    long rows, inputs, outputs, width;
+    long rows, inputs, outputs, line;
 } Product;
+
+INLINED int in_words(const int narrow) { return narrow && WHOLE_WORDS; }
+
+/* A step of bfloat16. */
+INLINED floats whole_of(const char *step) {
+    floats words_as_they_are;
+    return *(floats *)memcpy(&words_as_they_are, step, sizeof words_as_they_are);
+}
 
 /* The first or the second half of a step of weights. */
 INLINED floats half_of(const char *step, const int half, const int narrow) {
@@ -60,21 +84,21 @@ INLINED floats half_of(const char *step, const int half, const int narrow) {
     return (floats)(half ? pairs & 0xffff0000u : pairs << 16);
 }
 
-/* The sums of four vectors, each in the order in which any would be summed alone. */
+/* The sums of four vectors, each in the order in which any would be summed alone: first within every four lanes of all. */
 INLINED four_floats totals(const floats *lanes) {
-    four_floats parts[4][LANES / 4];
-    UNROLLED for (int i = 0; i < 4; i++) {
-        memcpy(parts[i], &lanes[i], sizeof parts[i]);
-        UNROLLED for (int half = LANES / 8; half > 0; half /= 2)
-            UNROLLED for (int j = 0; j < half; j++) parts[i][j] += parts[i][j + half];
-    }
-    four_floats pairs[2];
+    floats pairs[2];
     UNROLLED for (int i = 0; i < 2; i++) {
-        const four_floats a = parts[2 * i][0], b = parts[2 * i + 1][0];
-        pairs[i] = __builtin_shuffle(a, b, (four_places){0, 4, 1, 5}) + __builtin_shuffle(a, b, (four_places){2, 6, 3, 7});
+        const floats a = lanes[2 * i], b = lanes[2 * i + 1];
+        pairs[i] = __builtin_shuffle(a, b, IN_EACH_FOUR(0, LANES, 1, LANES + 1)) +
+                   __builtin_shuffle(a, b, IN_EACH_FOUR(2, LANES + 2, 3, LANES + 3));
     }
-    return __builtin_shuffle(pairs[0], pairs[1], (four_places){0, 1, 4, 5}) +
-           __builtin_shuffle(pairs[0], pairs[1], (four_places){2, 3, 6, 7});
+    const floats fours = __builtin_shuffle(pairs[0], pairs[1], IN_EACH_FOUR(0, 1, LANES, LANES + 1)) +
+                         __builtin_shuffle(pairs[0], pairs[1], IN_EACH_FOUR(2, 3, LANES + 2, LANES + 3));
+    four_floats parts[LANES / 4];
+    memcpy(parts, &fours, sizeof parts);
+    UNROLLED for (int half = LANES / 8; half > 0; half /= 2)
+        UNROLLED for (int i = 0; i < half; i++) parts[i] += parts[i + half];
+    return parts[0];
 }
 
 /* bfloat16 takes the nearest, the even one of two equally near. */
@@ -85,19 +109,25 @@ INLINED uint16_t as_bfloat16(float value) {
 }
 
 /* sums += x w for one step of each; weights of an output stand `line` bytes behind those of the one before. */
-INLINED void add(floats sums[MOST_ROWS][MOST_OUTPUTS], const float *x, long width, const char *weight, long line, const int rows,
+INLINED void add(floats sums[MOST_ROWS][MOST_OUTPUTS], const char *x, long x_line, const char *weight, long line, const int rows,
                  const int outputs, const int narrow) {
-    UNROLLED for (int half = 0; half < 2; half++) {
+    const int words = in_words(narrow);
+    for (int half = 0; half < 2 - words; half++) {
         floats weights[MOST_OUTPUTS];
         UNROLLED for (int o = 0; o < outputs; o++) {
-            weights[o] = half_of(weight + o * line, half, narrow);
+            weights[o] = words ? whole_of(weight + o * line) : half_of(weight + o * line, half, narrow);
             IN_REGISTER(weights[o]);
         }
         READ_AGAIN(weight);
         UNROLLED for (int r = 0; r < rows; r++) {
-            floats across = *(const floats *)(x + r * width + half * LANES);
+            floats across = *(const floats *)(x + r * x_line + half * sizeof(floats));
             IN_REGISTER(across);
-            UNROLLED for (int o = 0; o < outputs; o++) ADD_PRODUCT(sums[r][o], across, weights[o]);
+            UNROLLED for (int o = 0; o < outputs; o++) {
+                if (words)
+                    ADD_PAIRS(sums[r][o], across, weights[o]);
+                else
+                    ADD_PRODUCT(sums[r][o], across, weights[o]);
+            }
         }
     }
 }
@@ -106,8 +136,9 @@ INLINED void add(floats sums[MOST_ROWS][MOST_OUTPUTS], const float *x, long widt
 INLINED void tile(const Product *p, long row, long output, float *y, const int rows, const int outputs, const int narrow) {
     const long size = narrow ? 2 : 4, line = p->inputs * size, whole = p->inputs / STEP * STEP;
     const int stride = STEP * size < CACHE_LINE ? CACHE_LINE / size : STEP;
-    const char *weight = p->weight + output * line;
-    const float *x = p->x + row * p->width;
+    const long x_size = in_words(narrow) ? 2 : 4;
+    const char *weight = p->weight + output * line, *x = p->x + row * p->line;
+    const char *next = weight + (outputs * line < LEAST_AHEAD ? LEAST_AHEAD : outputs * line);
     floats sums[MOST_ROWS][MOST_OUTPUTS];
     UNROLLED for (int r = 0; r < rows; r++)
         UNROLLED for (int o = 0; o < outputs; o++) sums[r][o] = (floats){0};
@@ -115,15 +146,15 @@ INLINED void tile(const Product *p, long row, long output, float *y, const int r
     for (; at + stride <= whole; at += stride) {
         UNROLLED for (int o = 0; o < outputs; o++)
             UNROLLED for (int ahead = 0; ahead < stride * size; ahead += CACHE_LINE)
-                __builtin_prefetch(weight + (outputs + o) * line + at * size + ahead);
+                TO_SECOND_CACHE(next + (at * outputs + o * stride) * size + ahead);
         UNROLLED for (int step = 0; step < stride; step += STEP)
-            add(sums, x + at + step, p->width, weight + (at + step) * size, line, rows, outputs, narrow);
+            add(sums, x + (at + step) * x_size, p->line, weight + (at + step) * size, line, rows, outputs, narrow);
     }
-    for (; at < whole; at += STEP) add(sums, x + at, p->width, weight + at * size, line, rows, outputs, narrow);
+    for (; at < whole; at += STEP) add(sums, x + at * x_size, p->line, weight + at * size, line, rows, outputs, narrow);
     if (at < p->inputs) {
         char rest[MOST_OUTPUTS][STEP * sizeof(float)] = {0};
         UNROLLED for (int o = 0; o < outputs; o++) memcpy(rest[o], weight + o * line + at * size, (p->inputs - at) * size);
-        add(sums, x + at, p->width, rest[0], sizeof rest[0], rows, outputs, narrow);
+        add(sums, x + at * x_size, p->line, rest[0], sizeof rest[0], rows, outputs, narrow);
     }
     UNROLLED for (int i = 0; i < rows * outputs; i += 4) {
         floats four[4];
@@ -155,31 +186,43 @@ INLINED void store(const Product *p, const float *y, long row, long from, long u
         for (; at < until; at++) tile(p, row, at, y + at - from, rows, 1, narrow);                           \
         store(p, y, row, from, until, rows, narrow);                                                         \
     }
-#define STRIPS(type, narrow)       \
-    STRIP(type##_1, 1, 8, narrow)  \
-    STRIP(type##_2, 2, 4, narrow)  \
-    STRIP(type##_3, 3, 3, narrow)  \
-    STRIP(type##_4, 4, 2, narrow)  \
-    STRIP(type##_5, 5, 2, narrow)  \
-    STRIP(type##_6, 6, 2, narrow)  \
+#ifdef __AVX512F__
+#define STRIPS(type, narrow)      \
+    STRIP(type##_1, 1, 8, narrow) \
+    STRIP(type##_2, 2, 8, narrow) \
+    STRIP(type##_3, 3, 6, narrow) \
+    STRIP(type##_4, 4, 4, narrow) \
+    STRIP(type##_5, 5, 4, narrow) \
+    STRIP(type##_6, 6, 4, narrow) \
     static const Strip type[MOST_ROWS] = {type##_1, type##_2, type##_3, type##_4, type##_5, type##_6};
+#else
+#define STRIPS(type, narrow)      \
+    STRIP(type##_1, 1, 8, narrow) \
+    STRIP(type##_2, 2, 4, narrow) \
+    STRIP(type##_3, 3, 3, narrow) \
+    STRIP(type##_4, 4, 2, narrow) \
+    STRIP(type##_5, 5, 2, narrow) \
+    STRIP(type##_6, 6, 2, narrow) \
+    static const Strip type[MOST_ROWS] = {type##_1, type##_2, type##_3, type##_4, type##_5, type##_6};
+#endif
 
 typedef void (*Strip)(const Product *p, long row, long from, long until);
 STRIPS(float32, 0)
 STRIPS(bfloat16, 1)
 
-/* x as float32, in the order in which `half_of` gives weights. */
-INLINED void lay_out(const char *x, float *wide, const Product *p, const int narrow) {
-    const long size = narrow ? 2 : 4, whole = p->inputs / STEP * STEP;
-    for (long r = 0; r < p->rows; r++, x += p->inputs * size) {
-        floats *to = (floats *)(wide + r * p->width);
-        for (long at = 0; at < whole; at += STEP)
-            UNROLLED for (int half = 0; half < 2; half++) *to++ = half_of(x + at * size, half, narrow);
-        if (whole == p->inputs) continue;
-        char rest[STEP * sizeof(float)] = {0};
-        memcpy(rest, x + whole * size, (p->inputs - whole) * size);
-        UNROLLED for (int half = 0; half < 2; half++) *to++ = half_of(rest, half, narrow);
-    }
+/* The rows of x one behind the other, as `Product` has them. */
+INLINED void lay_out(const char *x, char *to, const Product *p, const int narrow) {
+    const long size = narrow ? 2 : 4;
+    for (long r = 0; r < p->rows; r++, x += p->inputs * size)
+        for (long at = 0; at < p->inputs; at += STEP) {
+            char rest[STEP * sizeof(float)] = {0};
+            const long left = p->inputs - at;
+            const char *step = left < STEP ? memcpy(rest, x + at * size, left * size) : x + at * size;
+            for (int half = 0; half < 2 - in_words(narrow); half++, to += sizeof(floats)) {
+                const floats next = in_words(narrow) ? whole_of(step) : half_of(step, half, narrow);
+                memcpy(to, &next, sizeof next);
+            }
+        }
 }
 
 /* All rows, in strips of nearly equal height, against the outputs from..until. */
@@ -192,15 +235,15 @@ static void block(const Product *p, const Strip *strips, long from, long until) 
 }
 
 INLINED int product(const void *x, Product p, int threads, const int narrow) {
-    p.width = (p.inputs + STEP - 1) / STEP * STEP;
-    float *wide = aligned_alloc(CACHE_LINE, p.rows * p.width * sizeof *wide);
-    if (!wide) return 0;
-    p.x = wide;
-    lay_out(x, wide, &p, narrow);
+    p.line = (p.inputs + STEP - 1) / STEP * (2 - in_words(narrow)) * sizeof(floats);
+    char *rows = aligned_alloc(CACHE_LINE, (p.rows * p.line + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
+    if (!rows) return 0;
+    p.x = rows;
+    lay_out(x, rows, &p, narrow);
 #pragma omp parallel for num_threads(threads)
     for (long from = 0; from < p.outputs; from += BLOCK_OUTPUTS)
         block(&p, narrow ? bfloat16 : float32, from, from + BLOCK_OUTPUTS < p.outputs ? from + BLOCK_OUTPUTS : p.outputs);
-    free(wide);
+    free(rows);
     return 1;
 }
 

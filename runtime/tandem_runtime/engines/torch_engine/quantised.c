@@ -19,7 +19,7 @@
 #endif
 
 enum { LANES = 8, WORDS = 16, BLOCK = 64, PARTS = BLOCK / WORDS, GROUPS = 2, GROUP = BLOCK / GROUPS };
-enum { MOST_ROWS = 6, MOST_OUTPUTS = 2, BLOCK_OUTPUTS = 48, LARGEST = 32767 };
+enum { MOST_ROWS = 6, MOST_OUTPUTS = 2, BLOCK_OUTPUTS = 48, LARGEST = 32767, AHEAD = 16384, CACHE_LINE = 64 };
 
 typedef float floats __attribute__((vector_size(4 * LANES)));
 typedef float half_floats __attribute__((vector_size(2 * LANES)));
@@ -32,6 +32,14 @@ typedef int8_t bytes __attribute__((vector_size(WORDS)));
 
 #define INLINED static inline __attribute__((always_inline))
 #define UNROLLED _Pragma("GCC unroll 8")
+/* What will be read, in the order in which it stands. */
+#define TO_SECOND_CACHE(pointer) __builtin_prefetch(pointer, 0, 2)
+/* sum += a b, rounded once where the processor can. */
+#ifdef __FMA__
+#define ADD_PRODUCT(sum, a, b) __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b))
+#else
+#define ADD_PRODUCT(sum, a, b) ((sum) += (a) * (b))
+#endif
 
 typedef struct {
     int16_t *codes;      /* [rows, blocks, BLOCK]: x as whole numbers */
@@ -89,13 +97,15 @@ INLINED shorts widened_bytes(const char *from) {
 #endif
 }
 
+/* That of a block of x, in all lanes. */
+INLINED floats scale_of(const Product *p, long row, long block) { return p->scales[row * p->blocks + block] - (floats){0}; }
+
 /* `rows` and `outputs` are constants wherever these are inlined, so that loops unroll and sums are registers. */
 INLINED void sum_8(const Product *p, long row, const char *weight, floats sums[MOST_ROWS][MOST_OUTPUTS], const int rows,
                    const int outputs) {
     for (long block = 0; block < p->blocks; block++)
         UNROLLED for (int o = 0; o < outputs; o++) {
             const char *here = weight + o * p->line + block * BLOCK;
-            __builtin_prefetch(here + outputs * p->line);
             integers dots[MOST_ROWS];
             UNROLLED for (int r = 0; r < rows; r++) dots[r] = (integers){0};
             UNROLLED for (int j = 0; j < PARTS; j++) {
@@ -106,7 +116,7 @@ INLINED void sum_8(const Product *p, long row, const char *weight, floats sums[M
                 }
             }
             UNROLLED for (int r = 0; r < rows; r++)
-                sums[r][o] += __builtin_convertvector(dots[r], floats) * p->scales[(row + r) * p->blocks + block];
+                ADD_PRODUCT(sums[r][o], __builtin_convertvector(dots[r], floats), scale_of(p, row + r, block));
         }
     UNROLLED for (int o = 0; o < outputs; o++) {
         float scale;
@@ -123,7 +133,6 @@ INLINED void sum_4(const Product *p, long row, const char *weight, floats sums[M
         UNROLLED for (int o = 0; o < outputs; o++) {
             nibbles codes;
             memcpy(&codes, weight + o * p->line + block * sizeof codes, sizeof codes);
-            __builtin_prefetch(weight + (o + outputs) * p->line + block * sizeof codes);
             uint32_t pair;
             memcpy(&pair, scales + o * p->line + block * sizeof pair, sizeof pair);
             const words both = (words){0} + pair;
@@ -134,7 +143,9 @@ INLINED void sum_4(const Product *p, long row, const char *weight, floats sums[M
                 const shorts *x = (const shorts *)(p->codes + ((row + r) * p->blocks + block) * BLOCK);
                 const floats low = __builtin_convertvector(by_pairs(x[0], a) + by_pairs(x[1], b), floats);
                 const floats high = __builtin_convertvector(by_pairs(x[2], c) + by_pairs(x[3], d), floats);
-                sums[r][o] += (low * first + high * second) * p->scales[(row + r) * p->blocks + block];
+                floats sum = low * first;
+                ADD_PRODUCT(sum, high, second);
+                ADD_PRODUCT(sums[r][o], sum, scale_of(p, row + r, block));
             }
         }
     for (long group = 0; group < p->groups; group += LANES)
@@ -143,7 +154,7 @@ INLINED void sum_4(const Product *p, long row, const char *weight, floats sums[M
             memcpy(&upper, offsets + o * p->line + group * sizeof(uint16_t), sizeof upper);
             const floats offset = (floats)(__builtin_convertvector(upper, words) << 16);
             UNROLLED for (int r = 0; r < rows; r++)
-                sums[r][o] += *(const floats *)(p->sums + (row + r) * p->groups + group) * offset;
+                ADD_PRODUCT(sums[r][o], *(const floats *)(p->sums + (row + r) * p->groups + group), offset);
         }
 }
 
@@ -152,6 +163,7 @@ INLINED void tile(const Product *p, long row, long output, const int rows, const
     UNROLLED for (int r = 0; r < rows; r++)
         UNROLLED for (int o = 0; o < outputs; o++) sums[r][o] = (floats){0};
     const char *weight = p->weight + output * p->line;
+    for (long at = 0; at < outputs * p->line; at += CACHE_LINE) TO_SECOND_CACHE(weight + AHEAD + at);
     if (bits == 8)
         sum_8(p, row, weight, sums, rows, outputs);
     else

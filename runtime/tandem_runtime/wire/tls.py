@@ -1,0 +1,161 @@
+"""Knows how the links between the roles are encrypted, and who may be at their ends: TLS, with a certificate at both.
+
+Refuses to know what goes over a link, and who wrote the files.
+
+A folder holds `tls.crt` (the certificate, those between it and the authority behind it), `tls.key` and `ca.crt`, as
+cert-manager writes them. The other end must show a certificate that an authority of `ca.crt` signed for the name
+`ROLE_NAME`. One name stands for all: pods are addressed by IPs that change.
+
+The files are read for each new connection, so that what is renewed needs no restart; links that stand go on. What the
+other ends would refuse is refused here, at the start with a word on what to do; later, what was good last stays in use.
+"""
+
+import logging
+import ssl
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import grpc.aio
+
+from tandem_runtime.domain.errors import SettingRefused
+from tandem_runtime.wire import transport
+
+ROLE_NAME: Final = "tandem-role"
+"""The DNS name in every role's certificate."""
+CERTIFICATE, KEY, AUTHORITY = "tls.crt", "tls.key", "ca.crt"
+WANTED: Final = (
+    f"give a folder with {CERTIFICATE}, {KEY} and {AUTHORITY}, as cert-manager writes them for the DNS name {ROLE_NAME}"
+)
+
+log = logging.getLogger(__name__)
+
+
+class Identity(NamedTuple):
+    """What the three files hold, and where they lie."""
+
+    version: Path
+    certificate: bytes
+    key: bytes
+    authority: bytes
+
+
+class RoleTls:
+    """This process as one end of links to other roles. Raises SettingRefused where `folder` is of no use."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._trouble: str | None = None
+        self._identity = _read(folder)
+        _refuse_unfit(self._identity, folder)
+
+    def channel(self, address: str) -> grpc.aio.Channel:
+        """To a server of another role."""
+        held = self._renewed()
+        credentials = grpc.ssl_channel_credentials(held.authority, held.key, held.certificate)
+        options = [*transport.CLIENT_OPTIONS, ("grpc.ssl_target_name_override", ROLE_NAME)]
+        return grpc.aio.secure_channel(address, credentials, options=options)
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """For a port that clients without a certificate cannot speak to."""
+        first = _configuration(self._identity)
+        return grpc.dynamic_ssl_server_credentials(
+            first, lambda: _configuration(self._renewed()), require_client_authentication=True
+        )
+
+    def _renewed(self) -> Identity:
+        """What the folder holds now, or what it held last where that is of no use. Called by one thread at a time."""
+        try:
+            found = _read(self._folder)
+            if found != self._identity:
+                _refuse_unfit(found, self._folder)
+                log.info("certificate read anew folder=%s", self._folder)
+            self._identity, self._trouble = found, None
+        except SettingRefused as refused:
+            if self._trouble != str(refused):
+                log.error("the last good certificate stays in use: %s", refused)
+            self._trouble = str(refused)
+        return self._identity
+
+
+def hint(details: str, *, secured: bool) -> str:
+    """What to look at where the other end hung up before a word was said: gRPC does not always name TLS."""
+    heard = ("socket closed", "reset by peer", "handshake failed", "verification check failed")
+    if not any(words in details.lower() for words in heard):
+        return ""
+    if secured:
+        return f"; TLS: both ends need --role-tls, certificates of one authority, and the DNS name {ROLE_NAME} in them"
+    return "; if the other end speaks TLS, this one needs --role-tls too"
+
+
+def is_a_role(peer: Mapping[str, Iterable[bytes]]) -> bool:
+    """Whether a peer whose certificate an authority of ours signed is a role, by what gRPC knows of it."""
+    return ROLE_NAME.encode() in peer.get("x509_subject_alternative_name", ())
+
+
+def _configuration(identity: Identity) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(identity.key, identity.certificate)], identity.authority)
+
+
+def _read(folder: Path) -> Identity:
+    """All of one version: the kubelet turns the link `..data` when all of the next are there. Raises SettingRefused."""
+    data = folder / "..data"
+    version = data.resolve() if data.exists() else folder
+    return Identity(version, *(_content(version / name, folder) for name in (CERTIFICATE, KEY, AUTHORITY)))
+
+
+def _content(path: Path, folder: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SettingRefused(f"--role-tls {folder}: {path.name} cannot be read: {error.strerror}; {WANTED}") from error
+
+
+def _refuse_unfit(found: Identity, folder: Path) -> None:
+    """Raises SettingRefused for what other roles would refuse: shakes hands with itself, as server and as client."""
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    server.verify_mode = ssl.CERT_REQUIRED
+    client.hostname_checks_common_name = False
+    for context in (server, client):
+        _load(context, found.version, folder)
+    try:
+        _shake_hands(server, client)
+    except ssl.SSLError as error:
+        why = getattr(error, "verify_message", None) or error.reason
+        what = f"sign it by an authority of {AUTHORITY}, for the DNS name {ROLE_NAME}, for servers and clients"
+        raise SettingRefused(f"--role-tls {folder}: other roles would refuse {CERTIFICATE} ({why}); {what}") from None
+
+
+def _load(context: ssl.SSLContext, version: Path, folder: Path) -> None:
+    _load_certificates(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), version / CERTIFICATE, folder)
+    _load_certificates(context, version / AUTHORITY, folder)
+    try:
+        context.load_cert_chain(version / CERTIFICATE, version / KEY, password="")
+    except (OSError, ValueError) as error:
+        if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+            why = f"{KEY} does not belong to {CERTIFICATE}; take both from one Secret"
+        else:
+            why = f"{KEY} is no private key in PEM without a passphrase; {WANTED}"
+        raise SettingRefused(f"--role-tls {folder}: {why}") from None
+
+
+def _load_certificates(context: ssl.SSLContext, path: Path, folder: Path) -> None:
+    try:
+        context.load_verify_locations(cafile=path)
+    except OSError:
+        raise SettingRefused(f"--role-tls {folder}: {path.name} is no certificate in PEM; {WANTED}") from None
+
+
+def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """Raises SSLError where one of the two refuses the other."""
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(back, there, server_hostname=ROLE_NAME),
+        server.wrap_bio(there, back, server_side=True),
+    ]
+    while ends:
+        for end in list(ends):
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+                ends.remove(end)
