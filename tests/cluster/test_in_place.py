@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.idle_pods import NEVER_READY
-from tests.cluster.rollout_story import IDLE, PATIENCE_SECONDS, Stage, spec, theatre
+from tests.cluster.rollout_story import IDLE, PATIENCE_SECONDS, Stage, Theatre, spec, theatre
 
 from tandem_devcluster.api import build_path
 from tandem_devcluster.testing import Cluster
@@ -123,20 +123,19 @@ async def recreate_and_fail(stage: Stage) -> None:
     assert set(await engines(stage, "target")) == after
 
 
-def test_an_old_target_goes_before_the_new_one_comes_and_comes_back_when_this_fails(
+def test_what_is_replaced_goes_before_the_new_one_comes_and_comes_back_when_that_fails(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    play(cluster, tmp_path, recreate_and_fail)
+    """A draft, and a target, each in a namespace of its own."""
 
-
-def test_old_draft_pods_go_before_new_ones_come_and_come_back_when_these_fail(cluster: Cluster, tmp_path: Path) -> None:
-    play(cluster, tmp_path, swap_and_fail)
-
-
-def play(cluster: Cluster, folder: Path, story: Callable[[Stage], Awaitable[None]]) -> None:
-    async def told() -> None:
-        async with theatre(cluster, folder) as house, house.stage() as stage:
+    async def tell(house: Theatre, story: Callable[[Stage], Awaitable[None]]) -> None:
+        async with house.stage() as stage:
             await story(stage)
             assert stage.operator.strange_lines() == []
 
-    asyncio.run(told())
+    async def play() -> None:
+        async with theatre(cluster, tmp_path) as house, asyncio.TaskGroup() as group:
+            for story in (swap_and_fail, recreate_and_fail):
+                group.create_task(tell(house, story))
+
+    asyncio.run(play())
