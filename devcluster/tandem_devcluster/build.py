@@ -141,14 +141,17 @@ async def _compile(go: str, output: Path) -> None:
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,  # its compilers are stopped as one group
     )
+    assert compiler.stderr is not None
     progress = _Progress()
+    reading = asyncio.create_task(progress.read(compiler.stderr))
     try:
-        assert compiler.stderr is not None
-        await progress.follow(compiler.stderr)
+        await progress.follow(reading)
         failed = await compiler.wait() != 0
     finally:
         with suppress(ProcessLookupError):
             os.killpg(compiler.pid, signal.SIGTERM)
+        await asyncio.wait([reading])
+        await compiler.wait()
     if failed:
         raise BuildError(progress.explain_failure())
 
@@ -162,14 +165,13 @@ class _Progress:
         self._downloads = 0
         self._other: list[str] = []
 
-    async def follow(self, stderr: asyncio.StreamReader) -> None:
-        """Read to the end, printing where it stands every ten seconds."""
-        reading = asyncio.create_task(self._read(stderr))
+    async def follow(self, reading: asyncio.Task[None]) -> None:
+        """Until that has come to the end, print where it stands every ten seconds."""
         while not (await asyncio.wait([reading], timeout=_LINE_EVERY_SECONDS))[0]:
             print(self._line(), flush=True)
         await reading
 
-    async def _read(self, stderr: asyncio.StreamReader) -> None:
+    async def read(self, stderr: asyncio.StreamReader) -> None:
         async for raw in stderr:
             line = raw.decode(errors="replace").rstrip()
             if line.startswith("go: downloading"):

@@ -201,12 +201,13 @@ async def test_a_failed_build_leaves_nothing_and_says_why(fake_go: Path, failure
 async def test_an_interrupted_build_leaves_nothing_and_the_next_one_works(fake_go: Path) -> None:
     begun = fake_go.with_name("begun")
     os.mkfifo(begun)
-    script(fake_go, f'echo half > "$1"; echo begun > {begun}; exec sleep 1000')
+    script(fake_go, f'trap "sleep 0.2; exit" TERM; echo half > "$1"; echo begun > {begun}; sleep 1000 & wait')
     building = asyncio.create_task(build.ensure_built())
     await asyncio.to_thread(begun.read_text)
     building.cancel()
     with pytest.raises(asyncio.CancelledError):
         await building
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "what read the compiler's words was left behind, and it too"
     assert list(build.cache_folder().rglob("unfinished-*")) == []
     script(fake_go, 'echo whole > "$1"')
     assert (await build.ensure_built()).read_text() == "whole\n"
