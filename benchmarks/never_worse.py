@@ -5,6 +5,8 @@ that grow with the batch as they do on real accelerators, and a gateway that beg
 
     closed   1 to 64 clients that ask again as soon as they are answered, acceptance 0 to 1
     open     requests that arrive by chance at 30 to 90 % of what plain decoding can carry, 64 sessions to a step
+    ahead    1 to 16 clients whose draft may work while the target verifies, as gateways have it by default; with the
+             product's own step loops and branches, over rows as in `rig_overlap`
 
 The ratio is seconds per token without speculation over with it, over the same requests, as clients see it; the median
 of three seeds. And in real time (`engine`): the bundled engine over the trained target with a draft that is always
@@ -17,18 +19,21 @@ import argparse
 import asyncio
 import json
 import statistics
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
+from benchmarks import rig_overlap
 from benchmarks.coupled_verify import PAIRS, Clock, engine_facts
 from benchmarks.pair_speed import Pair, Side, load
 from benchmarks.record import record
+from benchmarks.rig_overlap import Asking, rows_pair, sigma_for
 from benchmarks.simulator.acceptance import chance
 from benchmarks.simulator.clock import run_virtually
 from benchmarks.simulator.costs import CROWDED
 from benchmarks.simulator.world import ON, Books, Setting, World
+from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.cells import Lookahead, Shared
 from tandem_runtime.domain.lookahead import OFF, Bounds
 from tandem_runtime.domain.tokens import TokenId
@@ -44,11 +49,14 @@ LOADS = (0.3, 0.6, 0.9)
 SESSIONS = 64
 REQUESTS = {1: 16, 4: 8, 16: 4, 64: 2}
 """Of each client."""
+AHEAD = {1: 8, 4: 6, 16: 3}
+"""By clients, the requests of each where the draft works ahead."""
 ARRIVALS = 96
 ROUNDS = 6
 """How often the prompts are gone through on the real engine."""
 
-Asking = Callable[[World], Coroutine[Any, Any, None]]
+Serving = Callable[[float, int, Bounds], Books]
+"""(alpha, seed, bounds) -> what happened."""
 
 
 def serve(asking: Asking, alpha: float, seed: int, bounds: Bounds) -> Books:
@@ -75,10 +83,19 @@ async def _open(world: World, load: float) -> None:
     await world.poisson(load * carried_per_second(), ARRIVALS)
 
 
-def settings() -> dict[str, Asking]:
+def serve_ahead(alpha: float, seed: int, bounds: Bounds, *, clients: int) -> Books:
+    async def ask(world: World) -> None:
+        await world.closed_loop(clients, AHEAD[clients])
+
+    pair = rows_pair(sigma_for(alpha), sessions=clients, requests=clients * AHEAD[clients])
+    return rig_overlap.serve(CROWDED, pair, seed, replace(bounds, overlap=Overlap.AUTO), asking=ask)
+
+
+def settings() -> dict[str, Serving]:
     """What is asked of the gateway, by name."""
-    closed = {f"closed_{clients}": partial(_closed, clients=clients) for clients in CLIENTS}
-    return {**closed, **{f"open_{load}": partial(_open, load=load) for load in LOADS}}
+    closed = {f"closed_{clients}": partial(serve, partial(_closed, clients=clients)) for clients in CLIENTS}
+    opened = {f"open_{load}": partial(serve, partial(_open, load=load)) for load in LOADS}
+    return {**closed, **opened, **{f"ahead_{clients}": partial(serve_ahead, clients=clients) for clients in AHEAD}}
 
 
 def simulated(seeds: int) -> tuple[dict[str, float], dict[str, object]]:
@@ -86,11 +103,11 @@ def simulated(seeds: int) -> tuple[dict[str, float], dict[str, object]]:
     figures: dict[str, float] = {}
     samples: dict[str, object] = {}
     print(f"{'plain over speculating':22}" + "".join(f"   alpha {alpha:.1f}" for alpha in ALPHAS))
-    for name, asking in settings().items():
-        off = {seed: serve(asking, 0.0, seed, OFF) for seed in range(SEED, SEED + seeds)}
+    for name, serving in settings().items():
+        off = {seed: serving(0.0, seed, OFF) for seed in range(SEED, SEED + seeds)}
         row = ""
         for alpha in ALPHAS:
-            on = {seed: serve(asking, alpha, seed, ON) for seed in off}
+            on = {seed: serving(alpha, seed, ON) for seed in off}
             runs = [
                 {
                     "off_seconds": off[seed].client_seconds,

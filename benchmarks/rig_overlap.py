@@ -16,8 +16,10 @@ The speed-up is over the same requests without speculation, seconds over seconds
 
 import random
 import statistics
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,9 +32,9 @@ from benchmarks.simulator.acceptance import chance
 from benchmarks.simulator.clock import run_virtually
 from benchmarks.simulator.costs import RIGS, Rig, StepCost
 from benchmarks.simulator.stepped import FarDraft, FarTarget, StatedPace, SteppedClock, SteppedDraft, SteppedTarget
-from benchmarks.simulator.world import PROMPT_TOKENS, Books, Setting, World
+from benchmarks.simulator.world import ANSWER_TOKENS, PROMPT_TOKENS, Books, Setting, World
 from tandem_runtime.domain.ahead import Overlap
-from tandem_runtime.domain.cells import Lookahead
+from tandem_runtime.domain.cells import Shared
 from tandem_runtime.domain.commands import Request
 from tandem_runtime.domain.lookahead import OFF, Bounds
 from tandem_runtime.domain.stopping import Endings
@@ -93,20 +95,26 @@ def _facts(name: str, pair: "Pair") -> EngineFacts:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Both models, and what is asked of them. `ends`: the tokens behind which an answer ends."""
+    """Both models, and what is asked of them. `ends`: the tokens behind which an answer ends, `most` of them."""
 
     target: StepModel
     draft: StepModel
     prompts: tuple[tuple[TokenId, ...], ...]
+    most: tuple[int, ...]
     ends: frozenset[TokenId] = frozenset()
 
 
-def rows_pair(sigma: float) -> Pair:
-    prompts = tuple(tuple((text + at) % VOCAB for at in range(PROMPT_TOKENS)) for text in range(REQUESTS))
+def rows_pair(sigma: float, *, sessions: int = 1, requests: int = REQUESTS) -> Pair:
+    """`sessions` of the `requests` are answered at a time: then answers are not all of one length, or else
+    sessions would ask again in step, and read their prompts together."""
+    spread = random.Random(SEED)
+    most = tuple(ANSWER_TOKENS + (spread.randrange(-32, 33) if sessions > 1 else 0) for _ in range(requests))
+    prompts = tuple(tuple((text + at) % VOCAB for at in range(PROMPT_TOKENS)) for text in range(requests))
     return Pair(
-        ScriptedModel(target_rows(sigma), max_length=LONGEST, max_sessions=2),
-        ScriptedModel(draft_rows, max_length=LONGEST, max_sessions=8),
+        ScriptedModel(target_rows(sigma), max_length=LONGEST, max_sessions=sessions + 1),
+        ScriptedModel(draft_rows, max_length=LONGEST, max_sessions=8 * sessions),
         prompts,
+        most,
     )
 
 
@@ -121,14 +129,15 @@ def trained_pair() -> Pair:
         return load_torch_model(EngineOptions(model=folder, device="cpu", dtype="fp32", max_sessions=sessions))
 
     prompts = tuple(tokenizer.encode(prompt.text) for prompt in asked)
-    return Pair(model("target", 2), model("draft-good", 8), prompts, tokenizer.end_tokens)
+    most = (ANSWER_TOKENS,) * len(prompts)
+    return Pair(model("target", 2), model("draft-good", 8), prompts, most, tokenizer.end_tokens)
 
 
 class PairWorld(World):
     """A world whose requests are sampled with a seed of their own."""
 
     def __init__(self, setting: Setting, pair: Pair, bounds: Bounds) -> None:
-        super().__init__(setting, acceptance=chance(0.0, setting.seed), lookahead=Lookahead(), bounds=lambda: bounds)
+        super().__init__(setting, acceptance=chance(0.0, setting.seed), lookahead=Shared(), bounds=lambda: bounds)
         self.pair = pair
 
     def request(self, text: int) -> Request:
@@ -137,7 +146,7 @@ class PairWorld(World):
             super().request(text),
             prompt=pair.prompts[text],
             parameters=SamplingParameters(seed=1000 * self.setting.seed + text),
-            endings=Endings(self.setting.answer_tokens, pair.ends),
+            endings=Endings(pair.most[text], pair.ends),
             target_length=pair.target.max_length,
             draft_length=pair.draft.max_length,
         )
@@ -148,7 +157,14 @@ def with_rows(rig: Rig) -> Rig:
     return replace(rig, draft=StepCost(rig.draft.step, session=ROW_SHARE * rig.draft.step))
 
 
-def serve(rig: Rig, pair: Pair, seed: int, bounds: Bounds) -> Books:
+async def one_client(world: World) -> None:
+    await world.one_after_another(REQUESTS)
+
+
+Asking = Callable[[World], Coroutine[Any, Any, None]]
+
+
+def serve(rig: Rig, pair: Pair, seed: int, bounds: Bounds, *, asking: Asking = one_client) -> Books:
     async def main() -> Books:
         world = PairWorld(Setting(seed=seed, rig=rig), pair, bounds)
 
@@ -165,7 +181,7 @@ def serve(rig: Rig, pair: Pair, seed: int, bounds: Bounds) -> Books:
         with target, draft:
             world.target = FarTarget(target, rig.network / 4)
             world.drafts = [FarDraft(draft, rig.network / 4)]
-            await world.one_after_another(len(pair.prompts))
+            await asking(world)
         return world.books
 
     return run_virtually(main)
