@@ -1,8 +1,10 @@
 """A file of API keys that changes while a gateway serves: who is let in, whose work ends, and what is remembered."""
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +25,7 @@ from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.gateway.admission import Limits
 from tandem_runtime.gateway.failures import Unauthorized
 from tandem_runtime.gateway.key_file import KeyFile
+from tandem_runtime.gateway.keys import ApiKeys
 from tandem_runtime.gateway.seats import Fleet
 from tandem_runtime.local import Lookup
 from tandem_runtime.replicas import Pool, Replica
@@ -147,6 +150,50 @@ async def test_a_fault_of_ours_does_not_end_the_following(
     assert opens(keys, "first-secret")
     assert "RuntimeError at keys_changed" in caplog.text
     assert "secret" not in caplog.text
+
+
+async def test_a_content_at_which_we_failed_is_tried_again_and_nothing_stays_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the machine has no thread left for a moment."""
+    monkeypatch.setattr("tandem_runtime.gateway.key_file.LOOK_SECONDS", 0.01)
+    path = tmp_path / "keys"
+    path.write_text(TWO)
+    keys, heard = KeyFile(path), Heard()
+    really, failures = ApiKeys.from_bytes, iter(range(1))
+
+    def fails_once(content: bytes, *, path: Path) -> ApiKeys:
+        if next(failures, None) is not None:
+            raise RuntimeError("can't start new thread")
+        return really(content, path=path)
+
+    monkeypatch.setattr(ApiKeys, "from_bytes", fails_once)
+    path.write_text("beta:second-secret\n")
+    following = asyncio.create_task(keys.follow(heard))
+    await until(lambda: keys.is_stale)
+    await until(lambda: not opens(keys, "first-secret"))
+    await until(lambda: not keys.is_stale)
+    following.cancel()
+    await asyncio.wait((following,))
+    assert heard.gone == [frozenset({"acme"})]
+
+
+async def test_a_key_is_revoked_while_prompts_keep_all_shared_threads_busy(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(TWO)
+    keys, heard, over = KeyFile(path), Heard(), threading.Event()
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    reading = asyncio.create_task(asyncio.to_thread(over.wait))
+    await asyncio.sleep(0)
+    path.write_text("beta:second-secret\n")
+    try:
+        async with asyncio.timeout(10):
+            for _ in range(2):
+                await keys.look(heard)
+    finally:
+        over.set()
+        await reading
+    assert not opens(keys, "first-secret")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,16 @@
 
 Refuses to know what a line means (`keys`), and what becomes of the work of tenants that have no key left.
 
-The file is read once a second, on a thread, and contents are told apart by a digest. So it does not matter how it
-changes: a mounted Secret, which the kubelet swaps by turning a link, a rename, an editor. A content counts once two
-looks in a row found it: who writes in place is seen half-way, and half a file would revoke the tenants of the other
+The file is read once a second, on a thread of its own, and contents are told apart by a digest. So it does not matter
+how it changes: a mounted Secret, which the kubelet swaps by turning a link, a rename, an editor. A content counts once
+two looks in a row found it: who writes in place is seen half-way, and half a file would revoke the tenants of the other
 half. One that is gone, empty or wrong changes nothing, since it says nothing about any key.
 """
 
 import asyncio
 import hashlib
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -39,8 +40,15 @@ class KeyFile:
         self._mark, content = _read(path)
         self._seen = self._mark
         self._keys = _keys_of(content, path)
-        self.is_stale = False
-        """Whether the file is of no use now, and what it said before is in force."""
+        self._is_refused = False
+        self._has_failed = False
+        self._thread = ThreadPoolExecutor(1, "api-keys")
+        """Of its own: the threads that all share read prompts, and a leaked key could keep them busy for minutes."""
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the file is of no use now or cannot be followed, and what it said before is in force."""
+        return self._is_refused or self._has_failed
 
     def tenant(self, authorization: str | None) -> Tenant:
         return self._keys.tenant(authorization)
@@ -51,28 +59,29 @@ class KeyFile:
             await asyncio.sleep(LOOK_SECONDS)
             try:
                 await self.look(listener)
+                self._has_failed = False
             except Exception as error:  # a fault of ours must not end the following: nobody could be revoked any more
-                self.is_stale = True
+                self._has_failed = True
                 log.error("API keys were not read error=%s", origin(error))
 
     async def look(self, listener: Listener) -> None:
         """One look; what the one before found too, and is news, is taken."""
-        mark, content = await asyncio.to_thread(_read, self._path)
+        mark, content = await asyncio.get_running_loop().run_in_executor(self._thread, _read, self._path)
         is_news = mark == self._seen and mark != self._mark
         self._seen = mark
         if is_news:
-            self._mark = mark
-            await self._take(content, listener)
+            await self._take(mark, content, listener)
 
-    async def _take(self, content: bytes | SettingRefused, listener: Listener) -> None:
+    async def _take(self, mark: bytes, content: bytes | SettingRefused, listener: Listener) -> None:
+        """The content counts as taken only here, so that one at which we failed is tried again."""
         try:
-            keys = await asyncio.to_thread(_keys_of, content, self._path)
+            keys = await asyncio.get_running_loop().run_in_executor(self._thread, _keys_of, content, self._path)
         except SettingRefused as refused:
-            self.is_stale = True
+            self._mark, self._is_refused = mark, True
             log.error("API keys stay as they were, as their file is of no use: %s", refused)
             return
         gone = self._keys.tenants - keys.tenants
-        self._keys, self.is_stale = keys, False
+        self._mark, self._keys, self._is_refused = mark, keys, False
         log.info("API keys read anew tenants=%d revoked=%d", len(keys.tenants), len(gone))
         listener.keys_changed(gone=gone, known=keys.tenants)
 
