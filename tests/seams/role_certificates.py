@@ -6,10 +6,11 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 BOTH = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+RoleKey = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey | rsa.RSAPrivateKey
 DAY = dt.timedelta(days=1)
 
 
@@ -29,9 +30,10 @@ class RoleAuthority:
         names: Sequence[str] = ("tandem-role",),
         usages: Sequence[x509.ObjectIdentifier] = BOTH,
         days: int = 30,
+        key: RoleKey | None = None,
     ) -> dict[str, str]:
         """The files of one identity; `days` below 0: it has expired."""
-        key = ec.generate_private_key(ec.SECP256R1())
+        key = key or ec.generate_private_key(ec.SECP256R1())
         builder = _builder(_named("a role"), self._name, key, days=days)
         builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         if names:
@@ -55,9 +57,7 @@ def _named(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, *, days: int
-) -> x509.CertificateBuilder:
+def _builder(subject: x509.Name, issuer: x509.Name, key: RoleKey, *, days: int) -> x509.CertificateBuilder:
     now = dt.datetime.now(dt.UTC)
     return (
         x509.CertificateBuilder()

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.seams.gateway_peers import until
 from tests.seams.mounted_secret import MountedSecret
-from tests.seams.role_certificates import RoleAuthority, written
+from tests.seams.role_certificates import RoleAuthority, RoleKey, written
 from tests.seams.wire_peers import (
     QUICK,
     CountingDraft,
@@ -224,6 +225,18 @@ async def test_an_authority_is_changed_by_trusting_both_for_a_while(tmp_path: Pa
         assert (await remote.capabilities()).max_length == 4096
 
 
+@pytest.mark.parametrize(
+    "key", [ec.generate_private_key(ec.SECP384R1()), rsa.generate_private_key(65537, 3072)], ids=["P-384", "RSA"]
+)
+async def test_other_keys_than_the_usual_link_too(tmp_path: Path, key: RoleKey) -> None:
+    tls = RoleTls(written(tmp_path / "tls", AUTHORITY.issue(key=key)))
+    async with (
+        served(TargetRole(CountingTarget()), tls=tls) as server,
+        connected(RemoteTarget, server.port, tls=tls) as remote,
+    ):
+        assert (await remote.capabilities()).max_length == 4096
+
+
 def without(name: str) -> dict[str, str]:
     return {kept: text for kept, text in AUTHORITY.issue().items() if kept != name}
 
@@ -254,6 +267,9 @@ REFUSED: list[tuple[dict[str, str], str]] = [
     (AUTHORITY.issue(days=-1), "refuse tls.crt (certificate has expired)"),
     (AUTHORITY.issue(usages=(ExtendedKeyUsageOID.SERVER_AUTH,)), "for servers and clients"),
     (AUTHORITY.issue(usages=(ExtendedKeyUsageOID.CLIENT_AUTH,)), "for servers and clients"),
+    (AUTHORITY.issue(key=ed25519.Ed25519PrivateKey.generate()), "(a key of Ed25519); sign one for a key of RSA, or of"),
+    (AUTHORITY.issue(key=ed448.Ed448PrivateKey.generate()), "(a key of Ed448); sign one"),
+    (AUTHORITY.issue(key=ec.generate_private_key(ec.SECP521R1())), "(a key of ECDSA on P-521); sign one"),
 ]
 
 

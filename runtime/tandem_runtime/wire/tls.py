@@ -28,6 +28,12 @@ CERTIFICATE, KEY, AUTHORITY = "tls.crt", "tls.key", "ca.crt"
 WANTED: Final = (
     f"give a folder with {CERTIFICATE}, {KEY} and {AUTHORITY}, as cert-manager writes them for the DNS name {ROLE_NAME}"
 )
+UNSPOKEN: Final = {
+    bytes.fromhex("06032b6570032100"): "Ed25519",
+    bytes.fromhex("06032b6571033a00"): "Ed448",
+    bytes.fromhex("06052b810400230381"): "ECDSA on P-521",
+}
+"""How a certificate says, in DER, that its key is of a kind that gRPC's TLS does not take."""
 
 log = logging.getLogger(__name__)
 
@@ -120,11 +126,15 @@ def _refuse_unfit(found: Identity, folder: Path) -> None:
     for context in (server, client):
         _load(context, found.version, folder)
     try:
-        _shake_hands(server, client)
+        shown = _shake_hands(server, client)
     except ssl.SSLError as error:
         why = getattr(error, "verify_message", None) or error.reason
         what = f"sign it by an authority of {AUTHORITY}, for the DNS name {ROLE_NAME}, for servers and clients"
         raise SettingRefused(f"--role-tls {folder}: other roles would refuse {CERTIFICATE} ({why}); {what}") from None
+    for begins, kind in UNSPOKEN.items():
+        if begins in shown:
+            what = f"(a key of {kind}); sign one for a key of RSA, or of ECDSA on P-256 or P-384"
+            raise SettingRefused(f"--role-tls {folder}: other roles would refuse {CERTIFICATE} {what}")
 
 
 def _load(context: ssl.SSLContext, version: Path, folder: Path) -> None:
@@ -147,15 +157,14 @@ def _load_certificates(context: ssl.SSLContext, path: Path, folder: Path) -> Non
         raise SettingRefused(f"--role-tls {folder}: {path.name} is no certificate in PEM; {WANTED}") from None
 
 
-def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    """Raises SSLError where one of the two refuses the other."""
+def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> bytes:
+    """The certificate that was shown, in DER. Raises SSLError where one of the two refuses the other."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = [
-        client.wrap_bio(back, there, server_hostname=ROLE_NAME),
-        server.wrap_bio(there, back, server_side=True),
-    ]
+    caller = client.wrap_bio(back, there, server_hostname=ROLE_NAME)
+    ends = [caller, server.wrap_bio(there, back, server_side=True)]
     while ends:
         for end in list(ends):
             with suppress(ssl.SSLWantReadError):
                 end.do_handshake()
                 ends.remove(end)
+    return caller.getpeercert(binary_form=True) or b""
