@@ -11,14 +11,17 @@ import pytest
 from tests.seams.mounted_secret import MountedSecret
 from tests.seams.port_words import SystemClock, facts, opening, plain
 from tests.seams.role_certificates import RoleAuthority
-from tests.seams.wire_peers import QUICK, CountingTarget, connected, served
+from tests.seams.wire_peers import CAPABILITIES, QUICK, CountingTarget, connected, served
 
 from tandem_runtime.domain.errors import TargetLost
+from tandem_runtime.domain.policy import RoleHash
 from tandem_runtime.domain.tokens import OpenSession, SessionId
 from tandem_runtime.engines.draft_loop import BatchedDraft
 from tandem_runtime.engines.scripted import ScriptedModel, chain_logits
 from tandem_runtime.engines.target_loop import BatchedTarget
+from tandem_runtime.gateway.seats import Fleet
 from tandem_runtime.ports import Remembering
+from tandem_runtime.replicas import Pool, Replica
 from tandem_runtime.wire.client import RemoteDraft, RemoteTarget
 from tandem_runtime.wire.roles import DraftRole, TargetRole
 from tandem_runtime.wire.tls import RoleTls
@@ -126,6 +129,20 @@ async def test_a_link_that_ends_meanwhile_is_an_error_and_no_cancelling() -> Non
         await remote.__aexit__(None, None, None)
         with pytest.raises(TargetLost, match="before it was known to have forgotten"):
             await forgetting
+
+
+async def test_a_pod_whose_link_breaks_while_it_forgets_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
+    slow, fleet = Slow(), Fleet(Pool(), Pool())
+    async with target() as engine, served(TargetRole(slow)) as server:
+        async with RemoteTarget(f"127.0.0.1:{server.port}", backoff=QUICK) as remote:
+            with fleet.targets.holding(Replica("pod-uid", RoleHash("91ab02c4"), remote, CAPABILITIES)):
+                forgetting = asyncio.create_task(fleet.forget("mine"))
+                await slow.asked.wait()
+                await server.__aexit__(None, None, None)
+                async with served(TargetRole(engine), port=server.port):
+                    await forgetting
+        assert await known(engine, "mine") == 0
+    assert "keeps what it computed" not in caplog.text
 
 
 async def test_who_is_cancelled_while_a_pod_forgets_is_cancelled() -> None:

@@ -6,14 +6,14 @@ Refuses to know the other choices of the request, and replies.
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 from tandem_runtime.combined import CombinedDraft, Member
 from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.commands import Emit, Finish, Request
 from tandem_runtime.domain.drafting import Beliefs, Drafting
-from tandem_runtime.domain.errors import Overloaded, TandemError, TargetLost, origin
+from tandem_runtime.domain.errors import Overloaded, TargetLost, origin
 from tandem_runtime.domain.evidence import Arm
 from tandem_runtime.domain.lookahead import Bounds
 from tandem_runtime.domain.policy import LOOKUPS, OwnWish, allowance, choose_verification, lookup_role
@@ -33,6 +33,7 @@ REOPEN_SECONDS = 5.0
 REOPEN_PAUSE_SECONDS = 0.05
 FORGET_SECONDS = 60.0
 """A pod that does not answer for longer is most likely started anew, and has forgotten everything."""
+FORGET_PAUSE_SECONDS = 0.5
 MOST_REOPENINGS = 5
 """A session that loses target after target is not going to end well."""
 
@@ -59,11 +60,18 @@ class Fleet:
 async def _forgotten(uid: str, engine: object, tenant: str) -> None:
     if not isinstance(engine, Remembering):
         return
-    try:
-        async with asyncio.timeout(FORGET_SECONDS):
-            await engine.forget(tenant)
-    except (TandemError, TimeoutError) as error:
-        log.error("%s keeps what it computed for a tenant whose keys were revoked error=%s", uid, origin(error))
+    failure: Exception = TimeoutError()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(FORGET_SECONDS) as limit:
+            while not limit.expired():
+                try:
+                    await engine.forget(tenant)
+                except Exception as error:  # whatever gRPC says of a link that ends just now: the next may be up
+                    failure = error
+                else:
+                    return
+                await asyncio.sleep(FORGET_PAUSE_SECONDS)
+    log.error("%s keeps what it computed for a tenant whose keys were revoked error=%s", uid, origin(failure))
 
 
 def lookup_replica(lookup: LookupDraft) -> Replica[DraftEngine]:
