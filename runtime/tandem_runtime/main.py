@@ -86,8 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def run(arguments: Sequence[str]) -> int:
     settings = read_settings(os.environ)
-    for name, value in SHORT_WAITING.items():
-        os.environ.setdefault(name, value)
+    if "OMP_WAIT_POLICY" not in os.environ:  # the others would overrule it
+        for name, value in SHORT_WAITING.items():
+            os.environ.setdefault(name, value)
     parsed = _parser().parse_args(arguments)
     command: Command = parsed.command
     logging.basicConfig(
