@@ -25,7 +25,7 @@ typedef float four_floats __attribute__((vector_size(2 * LANES)));
 #define INLINED static inline __attribute__((always_inline))
 #define UNROLLED _Pragma("GCC unroll 8")
 #define ALL(number) ((number) - (floats){0})
-/* sum += a b, rounded once where the processor can. */
+/* sum += a b, rounded once where an x86 processor can, and twice on all others. */
 #ifdef __FMA__
 #define ADD_PRODUCT(sum, a, b) __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b))
 #else

@@ -34,7 +34,7 @@ typedef int8_t bytes __attribute__((vector_size(WORDS)));
 #define UNROLLED _Pragma("GCC unroll 8")
 /* What will be read, in the order in which it stands. */
 #define TO_SECOND_CACHE(pointer) __builtin_prefetch(pointer, 0, 2)
-/* sum += a b, rounded once where the processor can. */
+/* sum += a b, rounded once where an x86 processor can, and twice on all others. */
 #ifdef __FMA__
 #define ADD_PRODUCT(sum, a, b) __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b))
 #else
