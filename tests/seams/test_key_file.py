@@ -1,6 +1,7 @@
 """A file of API keys that changes while a gateway serves: who is let in, whose work ends, and what is remembered."""
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.types import Message
 from tests.seams.gateway_peers import Running, always, running_gateway, until
 from tests.seams.mounted_secret import MountedSecret
 from tests.seams.wire_peers import CAPABILITIES
@@ -23,6 +25,7 @@ from tandem_runtime.drafters import LookupDraft
 from tandem_runtime.engines.scripted import chain_logits
 from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.gateway.admission import Limits
+from tandem_runtime.gateway.app import Api
 from tandem_runtime.gateway.failures import Unauthorized
 from tandem_runtime.gateway.key_file import KeyFile
 from tandem_runtime.gateway.keys import ApiKeys
@@ -258,6 +261,37 @@ async def test_what_a_revoked_tenant_has_in_progress_ends_and_others_go_on(
     assert later.status_code == 401
     assert untouched[-1] == "data: [DONE]"
     assert errors == [0]
+
+
+async def test_a_revoked_caller_who_reads_nothing_does_not_keep_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tandem_runtime.gateway.serving.HANG_UP_SECONDS", 0.2)
+    stuck, never = asyncio.Event(), asyncio.Event()
+    authorization = (b"authorization", b"Bearer first-secret")
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [authorization]}
+    parts = iter([{"type": "http.request", "body": json.dumps({**LONG, "stream": True}).encode(), "more_body": False}])
+
+    async def receive() -> Message:
+        part = next(parts, None)
+        if part is None:
+            await never.wait()
+        return part or {}
+
+    async def send(_: Message) -> None:
+        stuck.set()
+        await never.wait()
+
+    async with followed(tmp_path, monkeypatch, TWO) as gateway:
+        front = gateway.running.gateway
+        app = Api(front, keys=KeyFile(gateway.path)).app()
+        serving = asyncio.create_task(app(scope, receive, send))
+        await stuck.wait()
+        before = front.sessions
+        gateway.path.write_text("beta:second-secret\n")
+        async with asyncio.timeout(20):
+            await serving
+        assert (before, front.sessions) == (1, 0)
 
 
 async def test_a_tenant_that_keeps_another_key_loses_neither_streams_nor_memory(

@@ -178,11 +178,13 @@ async def _or_silence(items: AsyncIterator[Item], silence_seconds: float) -> Asy
 
 
 async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """The work's result; Cancelled, with the work ended, if the caller leaves first."""
+    """The work's result; Cancelled, with the work ended, if the caller leaves first or is hung up on."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_until_gone(receive))
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if working.cancelled():
+            raise Cancelled("the caller was hung up on")
         if working.done():
             return working.result()
         raise Cancelled("the caller left")

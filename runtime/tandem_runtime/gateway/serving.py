@@ -40,6 +40,8 @@ from tandem_runtime.telemetry import Metrics
 
 ITEMS_AHEAD = 64
 """How far the sessions of a request may run ahead of a slow reader, in emissions."""
+HANG_UP_SECONDS = 5.0
+"""A caller whose key was revoked and who reads nothing for so long would keep its place for as long as it likes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class Reply:
         self._began = clock.monotonic()
         self._items: asyncio.Queue[tuple[int, Emit | Finish | Exception]] = asyncio.Queue(ITEMS_AHEAD)
         self.choices: list[Choice] = []
+        self._reader = asyncio.current_task()
 
     @property
     def tenant(self) -> str:
@@ -109,6 +112,11 @@ class Reply:
         while not self._items.empty():
             self._items.get_nowait()
         self._items.put_nowait((0, error))
+
+    def hang_up(self) -> None:
+        """End it whether or not its caller reads."""
+        if self._reader is not None:
+            self._reader.cancel()
 
     async def pump(self, index: int, beliefs: Beliefs) -> None:
         """Run one choice's session into the queue; a failure goes the same way, to whoever reads the items."""
@@ -231,10 +239,15 @@ class Gateway:
         for reply in self._replies:
             if reply.tenant in gone:
                 reply.cut_off(_revoked())
+                asyncio.get_running_loop().call_later(HANG_UP_SECONDS, self._hang_up, reply)
         for tenant in gone:
             forgetting = asyncio.create_task(self.fleet.forget(tenant))
             self._forgetting.add(forgetting)
             forgetting.add_done_callback(self._forgetting.discard)
+
+    def _hang_up(self, reply: Reply) -> None:
+        if reply in self._replies:
+            reply.hang_up()
 
     def _assignment(self, ask: Ask, *, request: str, session: str | None) -> Assignment:
         policy = self.in_force.policy
