@@ -225,6 +225,16 @@ async def test_an_authority_is_changed_by_trusting_both_for_a_while(tmp_path: Pa
         assert (await remote.capabilities()).max_length == 4096
 
 
+async def test_an_authority_that_another_one_signed_is_one_too(tmp_path: Path) -> None:
+    """As gRPC has it, so nothing is refused at the start that would link."""
+    tls = role_tls(tmp_path / "tls", RoleAuthority("intermediate", root=False))
+    async with (
+        served(TargetRole(CountingTarget()), tls=tls) as server,
+        connected(RemoteTarget, server.port, tls=tls) as remote,
+    ):
+        assert (await remote.capabilities()).max_length == 4096
+
+
 @pytest.mark.parametrize(
     "key", [ec.generate_private_key(ec.SECP384R1()), rsa.generate_private_key(65537, 3072)], ids=["P-384", "RSA"]
 )
