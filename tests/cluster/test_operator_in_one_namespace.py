@@ -54,7 +54,7 @@ def test_it_serves_the_namespace_that_it_is_given_and_asks_for_nothing_beyond(
     cluster.apply(resting("chat"), namespace=watched)
     cluster.wait("specdep", "chat", namespace=watched, until=lambda found: accepted(found).get("status") == "True")
     cluster.kubectl("wait", "--for=create", "service/chat", "-n", watched, "--timeout=30s")
-    assert "status" not in cluster.get("specdep", "chat", namespace=namespace)
+    assert cluster.get("specdep", "chat", namespace=namespace)["status"] == {"observedGeneration": -1}, "as defaulted"
     done = cluster.requests(f"system:serviceaccount:{system}:tandem-operator")
     refused = {entry["requestURI"] for entry in done if entry.get("responseStatus", {}).get("code") == 403}
     assert {uri.partition("?")[0] for uri in refused} == {"/api/v1/nodes"}

@@ -25,6 +25,7 @@ from tandem_runtime.domain.tokens import (
     VerifyRound,
 )
 from tandem_runtime.engines.draft_loop import BatchedDraft
+from tandem_runtime.engines.pace import Pace
 from tandem_runtime.engines.planning import StepSize
 from tandem_runtime.engines.sessions import EngineFacts
 from tandem_runtime.engines.target_loop import BatchedTarget
@@ -53,8 +54,10 @@ def facts(*, end_tokens: frozenset[TokenId] = frozenset()) -> EngineFacts:
     )
 
 
-def target_of(model: StepModel, *, end_tokens: frozenset[TokenId] = frozenset(), chunk: int = 256) -> BatchedTarget:
-    return BatchedTarget(model, facts(end_tokens=end_tokens), clock=SystemClock(), size=StepSize(chunk))
+def target_of(
+    model: StepModel, *, end_tokens: frozenset[TokenId] = frozenset(), chunk: int = 256, pace: Pace | None = None
+) -> BatchedTarget:
+    return BatchedTarget(model, facts(end_tokens=end_tokens), clock=SystemClock(), size=StepSize(chunk), pace=pace)
 
 
 def draft_of(model: StepModel) -> BatchedDraft:

@@ -198,10 +198,13 @@ async def test_a_failed_build_leaves_nothing_and_says_why(fake_go: Path, failure
     assert (await build.ensure_built()).read_text() == "whole\n"
 
 
-async def test_an_interrupted_build_leaves_nothing_and_the_next_one_works(fake_go: Path) -> None:
+@pytest.mark.parametrize("when_asked_to_end", ["sleep 0.2; exit", "sleep 1000 & exit"], ids=["slow", "leaves a child"])
+async def test_an_interrupted_build_leaves_nothing_and_the_next_one_works(
+    fake_go: Path, when_asked_to_end: str
+) -> None:
     begun = fake_go.with_name("begun")
     os.mkfifo(begun)
-    script(fake_go, f'trap "sleep 0.2; exit" TERM; echo half > "$1"; echo begun > {begun}; sleep 1000 & wait')
+    script(fake_go, f'trap "{when_asked_to_end}" TERM; echo half > "$1"; echo begun > {begun}; sleep 1000 & wait')
     building = asyncio.create_task(build.ensure_built())
     await asyncio.to_thread(begun.read_text)
     building.cancel()

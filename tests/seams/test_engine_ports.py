@@ -8,6 +8,7 @@ from tests.seams import port_words
 from tests.seams.port_models import SLOTS, VOCAB, Pair
 from tests.seams.port_words import (
     LIFE,
+    SystemClock,
     draft_of,
     opening,
     plain,
@@ -29,6 +30,7 @@ from tandem_runtime.domain.tokens import (
     Verdict,
     Verification,
 )
+from tandem_runtime.engines.pace import TABLES, Pace
 
 pair = port_words.pair
 
@@ -234,7 +236,8 @@ async def test_a_round_may_follow_an_abandoned_run_at_any_offset_it_reached(pair
 
 
 async def test_a_later_round_ends_a_run(pair: Pair) -> None:
-    with target_of(pair.target()) as target:
+    slow = Pace(TABLES["h100-70b"], clock=SystemClock())  # however late this thread has its turn, the run goes on
+    with target_of(pair.target(), pace=slow) as target:
         await target.open(opening())
         run = target.run(run_of(60))
         first = await anext(run)
