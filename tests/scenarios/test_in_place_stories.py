@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.domain.simulated_world import QUICK, V2, V3, Behaviour, World, changed, installed, push, settled
+from tests.domain.simulated_world import QUICK, V2, V3, Behaviour, World, changed, installed, named, push, settled
 from tests.scenarios.story_views import checks, deployments, stage, weights
 
 from tandem_operator.domain.actions import Action
@@ -148,6 +148,16 @@ def test_the_previous_revisions_draft_makes_room_before_stables_does() -> None:
     world.run_until(scarce, within=600)
     assert (world.progress.rollout.surge, drafts(world)[v2]) == (Surge.SHARED_TARGET, 1)
     assert "CanaryInPlace" not in world.reasons()
+
+
+def test_a_draft_that_stable_shares_with_the_revision_before_goes_though_that_one_is_kept_warm() -> None:
+    world = installed(IN_PLACE, rate=8)
+    world.edit(target__model__revision=V2, canary__surge="Auto")
+    v2 = named(world)
+    world.run_until(lambda seen: seen.stable == v2 and settled(seen))
+    world.edit(canary__surge="InPlaceDraft")
+    v3 = push(world, V3, BETTER)
+    watched(world, lambda seen: seen.stable == v3, within=2400)
 
 
 def test_a_draft_that_finds_no_room_even_in_place_is_not_bad_and_the_old_one_comes_back() -> None:

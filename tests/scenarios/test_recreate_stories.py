@@ -6,7 +6,19 @@ from typing import Any
 
 import pytest
 from tests.domain.simulated_alert import alert
-from tests.domain.simulated_world import QUICK, V2, Behaviour, Gateway, World, changed, installed, named, settled
+from tests.domain.simulated_world import (
+    QUICK,
+    V2,
+    V3,
+    Behaviour,
+    Gateway,
+    World,
+    changed,
+    installed,
+    named,
+    push,
+    settled,
+)
 from tests.scenarios.story_views import checks, deployments, stage, weights
 
 from tandem_operator.domain.actions import Action
@@ -171,6 +183,14 @@ def test_another_draft_alone_takes_the_place_of_the_old_one_and_the_target_serve
     world.edit(draft__model__revision=V2)
     world.run_until(lambda seen: stage(seen) is Stage.PREPARING)
     assert (world.progress.rollout.surge, world.condition("Ready")[0]) == (Surge.IN_PLACE_DRAFT, "True")
+
+
+def test_a_target_that_the_revision_before_has_too_goes_though_that_one_is_kept_warm() -> None:
+    world = serving()
+    v2 = push(world, V3, BETTER)
+    world.run_until(lambda seen: seen.stable == v2 and settled(seen))
+    v3 = another(world, BETTER)
+    world.run_until(lambda seen: seen.stable == v3, within=2400)
 
 
 def test_a_rollback_takes_down_what_is_there_before_the_old_pair_can_be_back() -> None:

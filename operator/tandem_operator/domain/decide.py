@@ -7,7 +7,7 @@ abort, a rollback and a switch act whatever else is broken: a paused object, a c
 do not answer. Then deadlines, then gates, then analysis, then the next step.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -248,9 +248,8 @@ def _pods(at: Situation, course: Course) -> tuple[PodsWanted, ...]:
     moved, spec = course.progress.rollout, at.spec
     targets, drafts = spec.target.replicas, spec.draft_replicas
     idle = breaker.released(course.progress.breaker, spec.auto_disable, at.seen.now)
-    needs = []
+    needs, gone = [], room.gone(at, moved)
     if at.stable is not None:
-        gone = room.gone(at, moved)
         held = 0 if (Role.TARGET, at.stable.pair.target) in gone else targets
         used = 0 if idle or (Role.DRAFT, at.stable.pair.draft) in gone else drafts
         needs.append(rollout.Need(at.stable.name, at.stable.pair, held, used))
@@ -261,21 +260,24 @@ def _pods(at: Situation, course: Course) -> tuple[PodsWanted, ...]:
         few = [rollout.canary_replicas(moved, spec.canary, full) for full in (targets, drafts)]
         needs.append(rollout.Need(moved.revision, pair, few[0], few[1]))
     if at.previous is not None and _is_kept_warm(at, course):
-        needs += _warm(at, at.previous)
+        needs += _warm(at, at.previous, gone)
     return rollout.pods(needs)
 
 
-def _warm(at: Situation, previous: StoredRevision) -> Sequence[rollout.Need]:
+def _warm(
+    at: Situation, previous: StoredRevision, gone: Collection[tuple[Role, str | None]]
+) -> Sequence[rollout.Need]:
     """What stays up of the previous revision; as much as there is, while somebody may still be sent to it.
 
-    What gave way to stable's pods, or to a canary's, does not come back: there may be no room for both.
+    What gave way to stable's pods, or to a canary's, does not come back: there may be no room for both. So it is with
+    pods that it shares with stable.
     """
     spec, pair = at.spec, previous.pair
     left, most = _is_left(at, previous.name), spec.rollback.keep_warm.replicas
     targets, drafts = at.wanted(Role.TARGET, pair.target), at.wanted(Role.DRAFT, pair.draft)
-    if not targets:
+    if not targets or (Role.TARGET, pair.target) in gone:
         return ()
-    kept = pair if drafts else replace(pair, draft=None)
+    kept = pair if drafts and (Role.DRAFT, pair.draft) not in gone else replace(pair, draft=None)
     if left:
         targets, drafts = min(most, spec.target.replicas), min(most, spec.draft_replicas)
     return (rollout.Need(previous.name, kept, targets, drafts),)
