@@ -2,6 +2,7 @@
 stake: target pods serve throughout, and the old draft comes back."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -209,6 +210,15 @@ def test_the_old_draft_goes_only_once_every_gateway_has_heard_that_nobody_specul
     world.gateways[deaf].policy = None
     world.run(4, every=2)
     assert (stage(world), drafts(world)[v1]) == (Stage.PREPARING, 0)
+
+
+def test_an_evicted_pod_of_the_old_draft_which_nobody_takes_away_holds_up_nothing() -> None:
+    world = installed(IN_PLACE, rate=8)
+    (draft,) = (pod for pod in world.pods() if pod.role is Role.DRAFT)
+    evicted = replace(draft, name="evicted", uid="uid-evicted", phase="Failed", ready=False)
+    world.pods = lambda: (*World.pods(world), evicted)  # type: ignore[method-assign] # it stays for ever
+    push(world, V2, BETTER)
+    world.run_until(lambda seen: stage(seen) is Stage.STEPPING, within=600)
 
 
 def test_beside_a_stable_that_pays_nothing_a_draft_in_place_is_held_against_plain_decoding() -> None:

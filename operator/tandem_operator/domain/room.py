@@ -141,10 +141,17 @@ def _giving_way(at: Situation, revision: str) -> set[tuple[Role, str | None]]:
 
 
 def is_cleared(at: Situation, revision: str) -> bool:
-    """Whether nothing is left of what gives way, not even a pod that is on its way out and holds its device."""
+    """Whether nothing is left of what gives way, not even a pod that is on its way out and holds its device.
+
+    One that was evicted or refused by its node holds none, and nobody takes it away.
+    """
     going = _giving_way(at, revision)
     wanted = any(seen.wanted for seen in at.seen.workloads if (seen.role, seen.role_hash) in going)
-    return not wanted and not any((pod.role, pod.role_hash) in going for pod in at.seen.pods)
+    left = (pod for pod in at.seen.pods if pod.phase not in _ENDED)
+    return not wanted and not any((pod.role, pod.role_hash) in going for pod in left)
+
+
+_ENDED = ("Failed", "Succeeded")
 
 
 def _hashes(at: Situation, revision: str) -> set[tuple[Role, str | None]]:
