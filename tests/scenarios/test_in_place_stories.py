@@ -3,6 +3,7 @@ stake: target pods serve throughout, and the old draft comes back."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -242,6 +243,22 @@ def test_an_edit_back_to_stables_spec_ends_it_at_any_stage(until: Stage) -> None
     world.run_until(settled, within=120)
     assert (world.stable, weights(world), deployments(world)) == (v1, {v1: 100}, before)
     assert (drafts(world)[v1], world.progress.refused) == (1, "")
+
+
+def test_a_draft_that_supersedes_one_in_place_is_held_against_a_stable_that_speculated() -> None:
+    world = installed(IN_PLACE, rate=8)
+    v1 = world.stable
+    world.run(60)
+    push(world, V2, BETTER)
+    world.run_until(lambda seen: stage(seen) is Stage.CLEARING)
+    world.starts_after = timedelta(seconds=120)
+    world.born = dict.fromkeys(world.born, world.now - world.starts_after)
+    world.run(60)
+    assert stage(world) is Stage.PREPARING
+    world.starts_after = timedelta(seconds=5)
+    v3 = push(world, V3, POORER)
+    world.run_until(lambda seen: v3 in (seen.stable, seen.progress.refused))
+    assert (world.stable, world.condition("RolledBack")) == (v1, ("True", "AcceptanceDropFailed"))
 
 
 def test_a_pause_of_the_last_step_waits_for_promote_in_place_too() -> None:

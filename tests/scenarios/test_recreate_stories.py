@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -191,6 +192,27 @@ def test_a_target_that_the_revision_before_has_too_goes_though_that_one_is_kept_
     world.run_until(lambda seen: seen.stable == v2 and settled(seen))
     v3 = another(world, BETTER)
     world.run_until(lambda seen: seen.stable == v3, within=2400)
+
+
+def whole(world: World, v1: str) -> bool:
+    return stage(world) is Stage.STABLE and world.stable == v1 and settled(world)
+
+
+@pytest.mark.parametrize("when", [Stage.PREPARING, Stage.STABLE], ids=["an edit meanwhile", "the next one"])
+def test_errors_of_the_time_without_a_target_are_not_in_the_record_of_the_old_pair(when: Stage) -> None:
+    world = serving()
+    world.run(60)
+    world.starts_after = timedelta(seconds=60)
+    v1, v2 = world.stable, another(world, FAILING)
+    world.run_until(lambda seen: stage(seen) is Stage.PREPARING and seen.progress.rollout.gave_way is not None)
+    world.run(30)
+    if when is Stage.STABLE:
+        world.run_until(lambda seen: seen.progress.refused == v2 and whole(seen, v1))
+    world.edit(target__model__revision=V3)
+    v3 = named(world)
+    world.behaviour[v3] = replace(BETTER, errors=0.1)
+    world.run_until(lambda seen: v3 in (seen.stable, seen.progress.refused))
+    assert (world.stable, world.condition("RolledBack")) == (v1, ("True", "ErrorsFailed"))
 
 
 def test_a_rollback_takes_down_what_is_there_before_the_old_pair_can_be_back() -> None:

@@ -264,9 +264,7 @@ def _pods(at: Situation, course: Course) -> tuple[PodsWanted, ...]:
     return rollout.pods(needs)
 
 
-def _warm(
-    at: Situation, previous: StoredRevision, gone: Collection[tuple[Role, str | None]]
-) -> Sequence[rollout.Need]:
+def _warm(at: Situation, previous: StoredRevision, gone: Collection[tuple[Role, str | None]]) -> Sequence[rollout.Need]:
     """What stays up of the previous revision; as much as there is, while somebody may still be sent to it.
 
     What gave way to stable's pods, or to a canary's, does not come back: there may be no room for both. So it is with

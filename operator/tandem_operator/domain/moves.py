@@ -52,7 +52,7 @@ def entry(at: Situation, *, revision: str = "", reason: str = "") -> Entry:
         revision=revision,
         surge=surge,
         # Stable's record, which a canary in place is held against, reaches back as far as the policy in force.
-        first_policy=at.policy_in_force if surge.in_turn else at.next_policy,
+        first_policy=at.policy_in_force if surge.in_turn and not at.is_just_back else at.next_policy,
         reason=reason,
     )
 

@@ -59,6 +59,12 @@ class Situation:
         return items(self.policies[0], "revisions") if self.policies else ()
 
     @property
+    def is_just_back(self) -> bool:
+        """Whether stable had given way under the policy in force or the one before it, and could not do what it can."""
+        told = (share for document in self.policies[:2] for share in items(document, "revisions"))
+        return any(text(share, "name") == self.stable_name and share.get("speculate") is False for share in told)
+
+    @property
     def is_heard(self) -> bool:
         """Whether every ready gateway follows the newest policy."""
         ready = (pod for pod in self.seen.of_role(Role.GATEWAY) if pod.ready)

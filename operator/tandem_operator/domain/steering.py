@@ -266,20 +266,30 @@ def _back_to_stable(at: Situation, course: Course) -> Course:
 
 
 def _try_new(at: Situation, course: Course) -> Course:
-    """A new canary, whose evidence starts with nothing; one that it supersedes did not fail and is not refused."""
+    """A new canary, whose evidence starts with nothing; one that it supersedes did not fail and is not refused.
+
+    What gave way to that one comes back first: of a stable that serves nobody there is nothing to be known.
+    """
     moved = course.progress.rollout
     if at.refusal is not None or at.spec.paused:
         return course
     refused = at.current == course.progress.refused or at.is_bad(at.current)
     if rollout.on_trial(moved):
         course = course.say("CanaryEnded", f"revision {moved.revision}: superseded by {at.current}")
-        if refused:
+        if refused or moved.gave_way is not None:
             return send(at, course, Signal.ENDED)
-    if refused:
+    if refused or _is_coming_back(at):
         return course
     course = send(at, course, Signal.NEW, revision=at.current)
     surge = course.progress.rollout.surge
     return course.say("CanaryStarted", f"revision {at.current} against {at.stable_name}, {surge}")
+
+
+def _is_coming_back(at: Situation) -> bool:
+    """Whether stable's target was taken down for a canary and is not there again, where another would do the same."""
+    if at.stable is None or at.spec.canary.surge is not SurgeMode.RECREATE or not at.is_just_back:
+        return False
+    return not at.ready(Role.TARGET, at.stable.pair.target)
 
 
 # Deadlines, capacity, gates
