@@ -227,6 +227,22 @@ def test_a_rollback_takes_down_what_is_there_before_the_old_pair_can_be_back() -
     assert (pods(world), weights(world), world.verdicts()[v2]) == ({v1: 3, v2: 0}, {v1: 100}, "Bad")
 
 
+def test_a_rollback_to_a_target_that_never_comes_back_is_given_up_by_command_and_serving_goes_on() -> None:
+    world = serving()
+    v1, v2 = world.stable, another(world, BETTER)
+    world.run_until(lambda seen: seen.stable == v2 and settled(seen))
+    world.run(30)
+    world.broken = {str(seen.pair.target) for seen in world.observed().revisions if seen.name == v1}
+    alert(world, world.now)
+    world.run(600)
+    world.annotations["tandem.dev/rollback-to"] = f"{v1}@{v2}#1"
+    world.run(20)
+    assert (world.progress.rollout.stage, world.condition("Ready")) == (Stage.RETURNING, ("False", "Recreating"))
+    world.annotations["tandem.dev/rollback-to"] = f"{v2}@{v2}#2"
+    world.run_until(lambda seen: whole(seen, v2), within=120)
+    assert (pods(world), weights(world), world.progress.refused) == ({v1: 0, v2: 3}, {v2: 100}, "")
+
+
 @pytest.mark.parametrize("outcome", [BETTER, FAILING], ids=["promoted", "refused"])
 def test_a_kill_at_any_write_of_a_recreation_ends_in_the_same_state(outcome: Behaviour) -> None:
     def end(stop: int | None) -> tuple[list[Action], Any]:

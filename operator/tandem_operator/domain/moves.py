@@ -88,6 +88,15 @@ def take_back(at: Situation, course: Course, to: str, *, by: MadeStableBy, endin
     return _record(at, returning, gone, verdict=verdict, ending=ending)
 
 
+def give_up_rollback(at: Situation, course: Course) -> Course:
+    """The stable revision serves on; the one that did not come back is not returned to by itself."""
+    revision, ending = course.progress.rollout.revision, Ending(reason="RollbackEnded", note="by command")
+    ended = send(at, course, Signal.ENDED)
+    taken_back = _taken_back(at, revision, ending)
+    ended = replace(ended, progress=replace(ended.progress, refused="", rolled_back=taken_back))
+    return ended.warn(ending.reason, f"to revision {revision}: {ending.note}; {at.stable_name} serves on")
+
+
 def _make_way(at: Situation, course: Course) -> Course:
     """Where pods are recreated, those of the revision that is taken back go for a target that is cold."""
     moved = course.progress.rollout

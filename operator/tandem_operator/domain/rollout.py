@@ -61,6 +61,8 @@ TRANSITIONS: Mapping[tuple[Stage, Signal], Stage] = {
     (Stage.PAUSED, Signal.PROMOTED_ALL): Stage.COMPLETING,
     (Stage.COMPLETING, Signal.POINTER_MOVED): Stage.STABLE,
     (Stage.RETURNING, Signal.POINTER_MOVED): Stage.STABLE,
+    (Stage.RETURNING, Signal.TAKEN_BACK): Stage.RETURNING,
+    (Stage.RETURNING, Signal.ENDED): Stage.STABLE,
     **{(stage, Signal.NEW): Stage.PREPARING for stage in _TRIALS},
     **{(stage, Signal.ENDED): Stage.STABLE for stage in _TRIALS},
     **{(stage, Signal.TAKEN_BACK): Stage.RETURNING for stage in _TRIALS},

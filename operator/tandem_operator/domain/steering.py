@@ -20,6 +20,7 @@ from tandem_operator.domain.moves import (
     arrive,
     brought_back,
     end_canary,
+    give_up_rollback,
     point,
     send,
     take_back,
@@ -95,10 +96,15 @@ def _obey_abort(at: Situation, course: Course, command: Command) -> Course:
 
 
 def _obey_rollback(at: Situation, course: Course, command: Command) -> Course:
-    to = command.value or ("" if at.previous is None else at.previous.name)
-    if command.revision != at.stable_name or course.progress.rollout.stage is Stage.RETURNING:
+    """One that is under way goes elsewhere, or is given up: what it waits for may never come."""
+    moved = course.progress.rollout
+    returning = moved.stage is Stage.RETURNING
+    to = command.value or ("" if at.previous is None or returning else at.previous.name)
+    if command.revision != at.stable_name:
         return _ignore(course, command, "this revision is not the active one")
-    if to not in at.revisions or to == at.stable_name:
+    if returning and to == at.stable_name:
+        return give_up_rollback(at, course)
+    if to not in at.revisions or to in (at.stable_name, moved.revision if returning else ""):
         return _ignore(course, command, f"there is no stored revision {to!r} to return to")
     ending = Ending(reason="RolledBackByCommand", note=f"to revision {to}")
     return take_back(at, course, to, by=MadeStableBy.ROLLBACK, ending=ending)
