@@ -178,3 +178,13 @@ def test_a_rollback_to_a_cold_target_waits_for_it_with_speculation_off() -> None
     world.broken = set()
     world.run_until(lambda seen: seen.stable == v1, within=120)
     assert world.verdicts()[v2] == "Good"  # a human's rollback blames nobody
+
+
+def test_a_pod_that_is_kept_warm_and_is_not_ready_holds_up_nobody_who_waits_for_the_edit() -> None:
+    world, v1, v2 = promoted_pair()
+    world.broken = {str(seen.pair.target) for seen in world.observed().revisions if seen.name == v1}
+    world.run(60)
+    assert (world.stable, world.condition("Reconciling")) == (v2, ("False", "Settled"))
+    world.broken = {str(seen.pair.target) for seen in world.observed().revisions if seen.name == v2}
+    world.run(60)
+    assert world.condition("Reconciling") == ("True", "WaitingForPods")

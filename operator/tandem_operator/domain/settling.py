@@ -62,7 +62,9 @@ def _left_to_do(seen: Observed, decision: Decision, outcome: Outcome) -> Iterato
         yield outcome.failed.reason, outcome.failed.message
     if any(action.verb in (Verb.APPLY, Verb.CREATE, Verb.DELETE) for action in outcome.done):
         yield "WritingChildren", "children are being brought up to date"
-    unsettled = [held.name for held in seen.workloads if not held.settled or held.ready < held.wanted]
+    spare = {(pods.role, pods.role_hash) for pods in decision.pods if pods.revision == decision.previous}
+    asked = (held for held in seen.workloads if (held.role, held.role_hash) not in spare)
+    unsettled = [held.name for held in asked if not held.settled or held.ready < held.wanted]
     if unsettled:
         yield "WaitingForPods", f"{', '.join(unsettled)}: not every pod is current and ready"
     in_force = number(decision.policy, "number")
