@@ -227,6 +227,22 @@ def test_a_rollback_takes_down_what_is_there_before_the_old_pair_can_be_back() -
     assert (pods(world), weights(world), world.verdicts()[v2]) == ({v1: 3, v2: 0}, {v1: 100}, "Bad")
 
 
+def test_a_canary_that_is_to_come_in_place_after_all_keeps_its_pods_until_gateways_send_nobody_there() -> None:
+    world = installed(changed(QUICK, target__replicas=4), rate=8)
+    v2 = another(world, BETTER)
+    world.run_until(lambda seen: (stage(seen), seen.progress.rollout.step) == (Stage.PREPARING, 1))
+    deaf, policy = sorted(world.gateways)[0], world.policy()
+    assert policy is not None
+    world.gateways[deaf].policy = policy["number"]
+    world.edit(canary__surge="Recreate")
+    world.tick(2)
+    assert (stage(world), weights(world)[v2]) == (Stage.CLEARING, 0)
+    assert pods(world)[v2] > 0
+    world.gateways[deaf].policy = None
+    world.tick(2)
+    assert (stage(world), pods(world)[v2]) == (Stage.CLEARING, 0)
+
+
 def test_a_rollback_to_a_target_that_never_comes_back_is_given_up_by_command_and_serving_goes_on() -> None:
     world = serving()
     v1, v2 = world.stable, another(world, BETTER)

@@ -258,6 +258,8 @@ def _pods(at: Situation, course: Course) -> tuple[PodsWanted, ...]:
         needs.append(rollout.Need(moved.revision, pair, targets, drafts))
     elif pair is not None:
         few = [rollout.canary_replicas(moved, spec.canary, full) for full in (targets, drafts)]
+        if moved.stage in (Stage.GATHERING, Stage.CLEARING) and not _is_unused(at, moved.revision):
+            few = [at.wanted(Role.TARGET, pair.target), at.wanted(Role.DRAFT, pair.draft)]
         needs.append(rollout.Need(moved.revision, pair, few[0], few[1]))
     if at.previous is not None and _is_kept_warm(at, course):
         needs += _warm(at, at.previous, gone)
@@ -293,6 +295,12 @@ def _is_kept_warm(at: Situation, course: Course) -> bool:
 def _is_left(at: Situation, revision: str) -> bool:
     """Whether every gateway has heard that nobody is sent to a revision any more."""
     return at.is_heard and all(text(share, "name") != revision for share in at.shares_in_force)
+
+
+def _is_unused(at: Situation, revision: str) -> bool:
+    """Whether every gateway has heard that nobody is sent to a canary yet, or any more."""
+    shares = (share for share in at.shares_in_force if text(share, "name") == revision)
+    return at.is_heard and all(not share.get("weight") and not share.get("shadow") for share in shares)
 
 
 def _new_revision(at: Situation, name: str) -> RevisionWanted:
