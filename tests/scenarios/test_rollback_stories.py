@@ -188,3 +188,12 @@ def test_a_pod_that_is_kept_warm_and_is_not_ready_holds_up_nobody_who_waits_for_
     world.broken = {str(seen.pair.target) for seen in world.observed().revisions if seen.name == v2}
     world.run(60)
     assert world.condition("Reconciling") == ("True", "WaitingForPods")
+
+
+def test_what_is_kept_warm_does_not_grow_with_what_serves() -> None:
+    world, v1, v2 = promoted_pair(rollback__keepWarm={"replicas": 5})
+    world.edit(target__replicas=4)
+    world.run(60)
+    wanted = {str(pods.role_hash): pods.replicas for pods in world.decisions[-1].pods if pods.role == "target"}
+    named_targets = {seen.name: str(seen.pair.target) for seen in world.observed().revisions}
+    assert {name: wanted[role_hash] for name, role_hash in named_targets.items()} == {v1: 2, v2: 4}

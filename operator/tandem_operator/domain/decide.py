@@ -279,7 +279,7 @@ def _warm(at: Situation, previous: StoredRevision, gone: Collection[tuple[Role, 
         return ()
     kept = pair if drafts and (Role.DRAFT, pair.draft) not in gone else replace(pair, draft=None)
     if left:
-        targets, drafts = min(most, spec.target.replicas), min(most, spec.draft_replicas)
+        targets, drafts = min(most, targets, spec.target.replicas), min(most, drafts, spec.draft_replicas)
     return (rollout.Need(previous.name, kept, targets, drafts),)
 
 
