@@ -227,6 +227,21 @@ def test_a_rollback_takes_down_what_is_there_before_the_old_pair_can_be_back() -
     assert (pods(world), weights(world), world.verdicts()[v2]) == ({v1: 3, v2: 0}, {v1: 100}, "Bad")
 
 
+@pytest.mark.parametrize("until", [Stage.PREPARING, Stage.STEPPING])
+def test_an_alert_about_requests_that_nobody_could_serve_does_not_end_the_recreation_that_it_is_part_of(
+    until: Stage,
+) -> None:
+    world = serving()
+    v1, v2 = world.stable, another(world, BETTER)
+    world.run_until(lambda seen: stage(seen) is until and seen.progress.rollout.gave_way is not None)
+    alert(world, world.now, revision=v1)
+    world.tick()
+    assert [entry.action for entry in world.progress.alerts] == ["Ignored"]
+    alert(world, world.now, revision=v2, key="1" * 32)
+    world.run(20)
+    assert (world.progress.refused, world.verdicts()[v2]) == (v2, "Bad")
+
+
 def test_a_canary_that_is_to_come_in_place_after_all_keeps_its_pods_until_gateways_send_nobody_there() -> None:
     world = installed(changed(QUICK, target__replicas=4), rate=8)
     v2 = another(world, BETTER)

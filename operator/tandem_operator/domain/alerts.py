@@ -65,7 +65,8 @@ class Standing:
     """What an alert meets: `canary` is "" without one, `previous` what a rollback would return to, None without one.
 
     `policy_since` is when the spec's settings of speculation came into force, None where there is nothing to undo;
-    `policies_over` are from when to when changes of them were in force that are so no more.
+    `policies_over` are from when to when changes of them were in force that are so no more. `recreates`: stable was
+    taken down for the canary, so that requests which it cannot serve are expected.
     """
 
     now: datetime
@@ -77,6 +78,7 @@ class Standing:
     policy_since: datetime | None = None
     policies_over: Sequence[tuple[datetime, datetime]] = ()
     returning: bool = False
+    recreates: bool = False
     answered: Sequence[AnsweredAlert] = ()
 
 
@@ -108,7 +110,7 @@ def _on_its_way(intent: Intent, standing: Standing) -> Answer:
 
 
 def _about_another(intent: Intent, standing: Standing) -> Answer:
-    active = {standing.canary, standing.stable.name if standing.stable else ""}
+    active = {standing.canary, standing.stable.name if standing.stable and not standing.recreates else ""}
     if not intent.revision or intent.revision in active:
         return None
     return (AlertAction.IGNORED, f"it speaks of revision {intent.revision}, which does not serve")

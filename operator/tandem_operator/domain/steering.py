@@ -33,6 +33,7 @@ from tandem_operator.domain.progress import (
     SpeculationReason,
     SpeculationState,
     Stage,
+    Surge,
 )
 from tandem_operator.domain.revision import Role
 from tandem_operator.domain.rollout import Signal
@@ -217,6 +218,7 @@ def _standing(at: Situation, progress: Progress) -> alerts.Standing:
         policy_since=undo.undoable_since(progress),
         policies_over=undo.replaced(progress),
         returning=progress.rollout.stage is Stage.RETURNING,
+        recreates=trial and progress.rollout.surge is Surge.RECREATE and progress.rollout.gave_way is not None,
         answered=progress.alerts,
     )
 
