@@ -242,6 +242,25 @@ def test_an_alert_about_requests_that_nobody_could_serve_does_not_end_the_recrea
     assert (world.progress.refused, world.verdicts()[v2]) == (v2, "Bad")
 
 
+def test_an_alert_about_the_old_pair_that_is_still_coming_back_does_not_roll_that_back_too() -> None:
+    world = serving()
+    v1 = another(world, BETTER)
+    world.run_until(lambda seen: seen.stable == v1 and settled(seen))
+    world.run(60)
+    world.edit(target__model__revision=V3)
+    world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
+    world.starts_after = timedelta(seconds=300)
+    world.annotations["tandem.dev/abort"] = f"@{world.progress.rollout.revision}#1"
+    world.run(60)
+    assert (stage(world), world.condition("Ready")[0]) == (Stage.STABLE, "False")
+    alert(world, world.now, revision=v1)
+    world.run_until(lambda seen: seen.condition("Ready")[0] == "True", within=400)
+    assert (world.stable, world.verdicts()[v1], stage(world)) == (v1, "Good", Stage.STABLE)
+    alert(world, world.now, revision=v1, key="1" * 32)
+    world.tick()
+    assert world.progress.rollout.stage is Stage.RETURNING
+
+
 def test_a_canary_that_is_to_come_in_place_after_all_keeps_its_pods_until_gateways_send_nobody_there() -> None:
     world = installed(changed(QUICK, target__replicas=4), rate=8)
     v2 = another(world, BETTER)

@@ -66,7 +66,7 @@ class Standing:
 
     `policy_since` is when the spec's settings of speculation came into force, None where there is nothing to undo;
     `policies_over` are from when to when changes of them were in force that are so no more. `recreates`: stable was
-    taken down for the canary, so that requests which it cannot serve are expected.
+    taken down for a canary, so that requests which it cannot serve are expected.
     """
 
     now: datetime

@@ -207,7 +207,8 @@ def _echo(course: Course, answered: AnsweredAlert) -> Course:
 
 
 def _standing(at: Situation, progress: Progress) -> alerts.Standing:
-    trial = rollout.on_trial(progress.rollout)
+    moved = progress.rollout
+    trial = rollout.on_trial(moved)
     return alerts.Standing(
         now=at.seen.now,
         rules=at.spec.rollback,
@@ -218,7 +219,7 @@ def _standing(at: Situation, progress: Progress) -> alerts.Standing:
         policy_since=undo.undoable_since(progress),
         policies_over=undo.replaced(progress),
         returning=progress.rollout.stage is Stage.RETURNING,
-        recreates=trial and progress.rollout.surge is Surge.RECREATE and progress.rollout.gave_way is not None,
+        recreates=(moved.surge is Surge.RECREATE and moved.gave_way is not None) or _is_coming_back(at),
         answered=progress.alerts,
     )
 
