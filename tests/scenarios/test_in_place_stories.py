@@ -197,6 +197,15 @@ def test_while_the_old_draft_is_away_status_says_so_and_the_breaker_is_quiet() -
     assert world.progress.breaker.state == "Active"
 
 
+def test_target_pods_that_fail_beside_a_draft_in_place_are_an_outage_and_no_recreation() -> None:
+    world = installed(IN_PLACE, rate=8)
+    push(world, V2, BETTER)
+    world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
+    world.broken = {str(pod.role_hash) for pod in world.pods() if pod.role is Role.TARGET}
+    world.tick()
+    assert world.condition("Ready") == ("False", "NoTarget")
+
+
 def test_the_old_draft_goes_only_once_every_gateway_has_heard_that_nobody_speculates_with_it() -> None:
     world = installed(IN_PLACE, rate=8)
     v1 = world.stable

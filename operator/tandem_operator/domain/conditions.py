@@ -79,7 +79,7 @@ def _ready(view: View) -> GateResult:
     if serving is None or not view.decision.stable:
         return GateResult(_FALSE, "NotServingYet", "no revision has served yet")
     if not view.ready(Role.TARGET, serving.pair.target):
-        if view.gave_way:
+        if view.gave_way and not view.decision.progress.rollout.surge.shares_target:
             words = f"serving stops until a target pod of revision {view.canary} is ready"
             return GateResult(_FALSE, "Recreating", words)
         return GateResult(_FALSE, "NoTarget", f"no target pod of revision {serving.name} is ready")
