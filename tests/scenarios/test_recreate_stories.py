@@ -227,6 +227,19 @@ def test_a_rollback_takes_down_what_is_there_before_the_old_pair_can_be_back() -
     assert (pods(world), weights(world), world.verdicts()[v2]) == ({v1: 3, v2: 0}, {v1: 100}, "Bad")
 
 
+def test_who_asks_for_a_recreation_no_more_before_anything_went_keeps_what_serves() -> None:
+    world = serving()
+    world.rate = 0
+    v1, v2 = world.stable, another(world, BETTER)
+    world.run(60)
+    assert stage(world) is Stage.GATHERING
+    world.edit(canary__surge="Auto")
+    world.rate = 8
+    world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
+    assert (world.progress.rollout.surge, world.progress.rollout.revision) == (Surge.SIDE_BY_SIDE, v2)
+    assert (pods(world)[v1], world.condition("Ready")) == (3, ("True", "Serving"))
+
+
 @pytest.mark.parametrize("until", [Stage.PREPARING, Stage.STEPPING])
 def test_an_alert_about_requests_that_nobody_could_serve_does_not_end_the_recreation_that_it_is_part_of(
     until: Stage,

@@ -8,7 +8,7 @@ pods serve on, so that nobody loses more than speed. Whoever asks for `InPlaceDr
 whoever asks for `Recreate` loses all that the change replaces before anything new comes, a target too.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -16,7 +16,7 @@ from tandem_operator.domain import gates, rollout
 from tandem_operator.domain.moves import Ending, end_canary, send
 from tandem_operator.domain.nested import text
 from tandem_operator.domain.observed import Pod
-from tandem_operator.domain.progress import Rollout, Stage
+from tandem_operator.domain.progress import Rollout, Stage, Surge
 from tandem_operator.domain.revision import Role
 from tandem_operator.domain.rollout import Signal
 from tandem_operator.domain.situation import Course, Situation
@@ -32,9 +32,28 @@ def mind_room(at: Situation, course: Course) -> Course:
         return course
     course = _make_room(at, _watch(at, course))
     moved = course.progress.rollout
+    if moved.stage is Stage.GATHERING and at.spec.canary.surge not in _WISHES[moved.surge]:
+        return _stay_beside(at, course)
     if moved.stage is not Stage.PREPARING:
         return course
     return _give_way(at, course) if moved.gave_way is None else _give_up(at, course)
+
+
+_WISHES: Mapping[Surge, Collection[SurgeMode]] = {
+    Surge.IN_PLACE_DRAFT: (SurgeMode.AUTO, SurgeMode.IN_PLACE_DRAFT, SurgeMode.RECREATE),
+    Surge.RECREATE: (SurgeMode.RECREATE,),
+}
+"""What has to be asked for, up to the moment at which something goes."""
+
+
+def _stay_beside(at: Situation, course: Course) -> Course:
+    """Nothing has gone yet, and nobody asks for it any more: the canary comes up beside stable, from the beginning."""
+    if at.spec.paused:
+        return course
+    revision = course.progress.rollout.revision
+    course = send(at, course, Signal.NEW, revision=revision)
+    words = f"{course.progress.rollout.surge}, since spec.canary.surge is {at.spec.canary.surge} now"
+    return course.say("CanaryStarted", f"revision {revision} against {at.stable_name}, {words}")
 
 
 def _watch(at: Situation, course: Course) -> Course:
