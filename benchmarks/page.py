@@ -52,6 +52,7 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
         Headline("one_session_round_us", "where proposals pay"),
         Headline("off_round_us", "where speculation is off"),
         Headline("early_stop_round_us", "where proposals end early"),
+        Headline("ahead_round_us", "where the draft works ahead"),
     ),
     "coupled_verify": (Headline("ratio", "a coupled verify's time over a rejection verify's"),),
     "disable_latency": (
