@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 from tests.seams.gateway_peers import ShiftedClock, until
+from tests.seams.gateway_process import POLICY
 from tests.seams.kube_api import config_map, kube_api, pod
 from tests.seams.tokenizer_folders import letters_folder
 
@@ -24,15 +25,6 @@ from tandem_runtime.wire.roles import DraftRole, TargetRole
 from tandem_runtime.wire.server import EngineServer
 
 TARGET_IP, DRAFT_IP = "127.0.0.31", "127.0.0.32"  # addresses of their own, since the port is always 8001
-POLICY: dict[str, Any] = {
-    "version": 1,
-    "number": 3,
-    "servedModelName": "chat",
-    "salt": "uid",
-    "revisions": [{"name": "r1", "target": "91ab02c4", "draft": "0be3fa77", "weight": 100}],
-    "speculation": {"mode": "Always", "minDraftTokens": 3, "maxDraftTokens": 3},
-    "control": {"offPercent": 0},
-}
 
 
 async def start_engines(stack: AsyncExitStack, clock: ShiftedClock, tokenizer_digest: str) -> None:
