@@ -6,6 +6,8 @@ llguidance (MIT, one wheel without dependencies) parses by Earley's algorithm ov
 set of tokens that can still lead to a text of the grammar; it takes tokens back, which is what a rejected proposal
 needs. It compiles without holding the interpreter's lock, and a compiled grammar is kept and copied for each session.
 
+A grammar of calls begins where the output begins one (`lark`): before that text is free, and so is its end.
+
 An output under a grammar ends by an end token, which is admitted where the text is whole. What stands behind an end
 token is ended, and admits end tokens only; what stands behind a token that was not admitted has left the grammar, and
 admits nothing.
@@ -25,6 +27,8 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from tandem_runtime.domain.errors import BadRequest
 from tandem_runtime.domain.tokens import Grammar, GrammarKind, TokenId
+from tandem_runtime.domain.tool_calls import FORMS, ToolFormat
+from tandem_runtime.lark import Marks, lark_of_calls
 
 _T = TypeVar("_T")
 
@@ -45,6 +49,7 @@ class TokenGrammars:
         self._tokenizer: LLTokenizer | None = None
         self._end_tokens = end_tokens
         self._vocab_size = vocab_size
+        self._special: frozenset[TokenId] | None = None
         self._compiled: OrderedDict[Grammar, LLMatcher] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -53,7 +58,9 @@ class TokenGrammars:
             kept = self._compiled.get(grammar)
         first = self._compiled_anew(grammar) if kept is None else self._copied(grammar, kept)
         fresh = partial(self._compiled_anew, grammar)
-        return TokenMatcher(first, fresh, end_tokens=self._end_tokens, vocab_size=self._vocab_size)
+        return TokenMatcher(
+            first, fresh, end_tokens=self._end_tokens, vocab_size=self._vocab_size, asked_by=grammar.asked_by
+        )
 
     @property
     def kept(self) -> int:
@@ -75,15 +82,26 @@ class TokenGrammars:
     def _compile(self, grammar: Grammar) -> LLMatcher:
         if not self._end_tokens:
             raise BadRequest(
-                "response_format needs an end token to end the answer by, and this model names none",
-                parameter="response_format",
+                f"{grammar.asked_by} needs an end token to end the answer by, and this model names none",
+                parameter=grammar.asked_by,
             )
-        matcher = LLMatcher(self._vocabulary(), _source(grammar), log_level=0)
+        source = _calls_source(grammar, self._marks) if grammar.kind is GrammarKind.CALLS else _source(grammar)
+        matcher = LLMatcher(self._vocabulary(), source, log_level=0)
         if matcher.is_error():
             raise BadRequest(
-                f"response_format cannot be compiled: {_first_line(matcher.get_error())}", parameter="response_format"
+                f"{grammar.asked_by} cannot be compiled: {_first_line(matcher.get_error())}", parameter=grammar.asked_by
             )
         return matcher
+
+    def _marks(self, format: ToolFormat) -> Marks:
+        """This vocabulary's special tokens, as the form of calls has them."""
+        vocabulary, form = self._vocabulary(), FORMS[format]
+        if self._special is None:
+            special = filter(vocabulary.is_special_token, range(self._vocab_size))
+            self._special = frozenset(special) - self._end_tokens
+        spelt = {text: vocabulary.tokenize_str(text, parse_special=True) for text in (form.opening, form.closing)}
+        named = {text: ids[0] for text, ids in spelt.items() if len(ids) == 1 and ids[0] in self._special}
+        return Marks(named, sorted(self._special.difference(named.values())))
 
     def _vocabulary(self) -> LLTokenizer:
         with self._lock:
@@ -150,9 +168,12 @@ class TokenMatcher:
         *,
         end_tokens: frozenset[TokenId],
         vocab_size: int,
+        asked_by: str = "response_format",
     ) -> None:
+        """`asked_by` names the request's field, for what goes wrong."""
         self._matcher = matcher
         self._fresh = fresh
+        self._asked_by = asked_by
         self._read: list[TokenId] = []
         self._end_tokens = end_tokens
         self._vocab_size = vocab_size
@@ -166,8 +187,8 @@ class TokenMatcher:
         bits = np.frombuffer(self._surely(LLMatcher.compute_bitmask), np.uint8)
         if self._matcher.is_error():
             raise BadRequest(
-                f"response_format became too complex to follow: {_first_line(self._matcher.get_error())}",
-                parameter="response_format",
+                f"{self._asked_by} became too complex to follow: {_first_line(self._matcher.get_error())}",
+                parameter=self._asked_by,
             )
         return np.unpackbits(bits, count=self._vocab_size, bitorder="little").astype(np.bool_)
 
@@ -218,6 +239,10 @@ def refuse_bad_grammar(grammar: Grammar, *, parameter: str) -> None:
     match grammar.kind:
         case GrammarKind.REGEX:
             fault = _fault(LLMatcher.grammar_from_regex(grammar.text))
+            if fault:
+                raise BadRequest(f"{parameter} cannot be compiled: {fault}", parameter=parameter)
+        case GrammarKind.CALLS:
+            fault = _fault(_calls_source(grammar, lambda _: Marks()))
             if fault:
                 raise BadRequest(f"{parameter} cannot be compiled: {fault}", parameter=parameter)
         case GrammarKind.JSON_SCHEMA:
@@ -280,11 +305,24 @@ def _fault(source: str) -> str:
 
 
 def _source(grammar: Grammar) -> str:
-    match grammar.kind:
-        case GrammarKind.JSON_SCHEMA:
-            return LLMatcher.grammar_from_json_schema(grammar.text)
-        case GrammarKind.REGEX:
-            return LLMatcher.grammar_from_regex(grammar.text)
+    """Of a grammar that is the same over every vocabulary."""
+    if grammar.kind is GrammarKind.REGEX:
+        return LLMatcher.grammar_from_regex(grammar.text)
+    return LLMatcher.grammar_from_json_schema(grammar.text)
+
+
+def _calls_source(grammar: Grammar, marks: Callable[[ToolFormat], Marks]) -> str:
+    """Raises BadRequest for a text that is no grammar of calls: a peer may send any."""
+    try:
+        told = json.loads(grammar.text)
+        format, schema = ToolFormat(told["format"]), told["call"]
+        if not isinstance(schema, dict):
+            raise TypeError("a schema is an object")
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise BadRequest(
+            "a grammar of calls is JSON with `format`, a known one, and `call`, a JSON schema", parameter="tools"
+        ) from error
+    return LLMatcher.grammar_from_lark(lark_of_calls(format, json.dumps(schema), marks(format)))
 
 
 def _is_deeper(value: object, levels: int) -> bool:

@@ -31,7 +31,8 @@ from tandem_runtime.domain.tokens import (
     Verification,
     VerifyRound,
 )
-from tandem_runtime.engines.scripted import ScriptedModel
+from tandem_runtime.domain.tool_calls import Argued, CallReader, ToolFormat
+from tandem_runtime.engines.scripted import Script, ScriptedModel
 from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.grammar import table_grammars
 from tandem_runtime.testing import constant
@@ -61,6 +62,33 @@ def at_random(prefix: tuple[TokenId, ...]) -> list[float]:
 
 
 PAIR = Pair(constant(PROSE), at_random, WITH_GRAMMARS)
+
+LEAD = b"Hm <tool_call>"
+CALLS = Grammar(
+    GrammarKind.CALLS,
+    json.dumps(
+        {
+            "format": "Hermes",
+            "call": {
+                "type": "object",
+                "properties": {
+                    "name": {"const": "add"},
+                    "arguments": {"type": "object", "properties": {"a": {"enum": [12, 345]}}, "required": ["a"]},
+                },
+                "required": ["name", "arguments"],
+                "additionalProperties": False,
+            },
+        }
+    ),
+)
+
+
+def calling(prefix: tuple[TokenId, ...]) -> list[float]:
+    """A model that opens a call and then babbles; behind what closes it, it ends."""
+    said = b"".join(TABLE[token] for token in prefix[1:])
+    if len(said) < len(LEAD):
+        return [9.0 if TABLE[token] == LEAD[len(said) : len(said) + 1] else 0.0 for token in range(len(TABLE))]
+    return [20.0 if token == END and said.endswith(b"</tool_call>") else PROSE[token] for token in range(len(TABLE))]
 
 
 def constrained(seed: int, *, temperature: float, grammar: Grammar | None = OBJECT) -> SamplingParameters:
@@ -99,6 +127,40 @@ async def test_constrained_answers_parse_whatever_the_draft_proposes(
     unconstrained = found[-1]
     assert isinstance(unconstrained, Answer)
     assert text_of(unconstrained.ids) == "}" * 60
+
+
+@pytest.mark.parametrize("verification", list(Verification))
+@pytest.mark.parametrize("draft", [at_random, calling], ids=["a draft of no sense", "a draft like its target"])
+@pytest.mark.parametrize("bounds", [KS[1], KS[3], KS[4]], ids=str)
+async def test_a_call_that_nobody_forced_fits_its_schema_whatever_the_draft_proposes(
+    bounds: Bounds, draft: Script, verification: Verification
+) -> None:
+    """The grammar begins in the middle of the answer, and in the middle of a proposal."""
+    pair = replace(PAIR, target=calling, draft=draft)
+    requests = [
+        asks(
+            constrained(seed, temperature=(seed % 2) * 0.5, grammar=CALLS),
+            max_tokens=200,
+            end_tokens=(END,),
+            verification=verification,
+        )
+        for seed in range(8)
+    ]
+    plain, _ = await answers(pair, requests, OFF)
+    found, proposed = await answers(pair, requests, bounds)
+    assert proposed > 0
+    for seed, (answer, alone) in enumerate(zip(found, plain, strict=True)):
+        assert isinstance(answer, Answer), answer
+        assert isinstance(alone, Answer), alone
+        reader = CallReader(ToolFormat.HERMES, {"add"})
+        events = [*reader.feed(text_of(answer.ids)), *reader.end()]
+        if seed % 2 == 0:
+            assert reader.calls == 1
+        if reader.calls and answer.ids[-1] == END:
+            arguments = "".join(event.text for event in events if isinstance(event, Argued) and event.call == 0)
+            assert json.loads(arguments)["a"] in (12, 345)
+        if seed % 2 == 0 or verification is Verification.COUPLED:
+            assert answer.ids == alone.ids
 
 
 @pytest.mark.parametrize("verification", list(Verification))

@@ -4,11 +4,12 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
 import openai
 import pytest
+from pydantic import BaseModel
 from tests.seams.gateway_peers import Running, always, running_gateway
 
 from tandem_runtime.domain.policy import SpeculationMode, SpeculationPolicy
@@ -200,11 +201,101 @@ def changed(**function: Any) -> list[dict[str, Any]]:
     return [{"type": "function", "function": {**WEATHER["function"], **function}}]  # type: ignore[dict-item]
 
 
+OPENINGS = {ToolFormat.HERMES: "Let me see.\n<tool_call>", ToolFormat.LLAMA: '{"', ToolFormat.MISTRAL: "[TOOL_CALLS]"}
+
+
+def opening(format: ToolFormat) -> Script:
+    """A model that opens a call of its own accord, then makes no sense, and ends where it may."""
+    begins = [*OPENINGS[format].encode()]
+
+    def script(prefix: tuple[TokenId, ...]) -> list[float]:
+        said = len(prefix) - 1 - max((at for at, token in enumerate(prefix) if token == ord("?")), default=0)
+        logits = wild(prefix)
+        if said < len(begins):
+            logits[begins[said]] = 40.0
+        return logits
+
+    return script
+
+
+@pytest.mark.parametrize("format", ToolFormat)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_a_strict_tool_is_called_as_its_schema_says_though_nobody_asked_for_a_call(
+    format: ToolFormat, seed: int
+) -> None:
+    asked = asking(tools=[*changed(strict=True), CLOCK], temperature=1.0, seed=seed, max_tokens=900)
+    async with gateway(opening(format), format, speculation=OFF) as running, client_of(running) as client:
+        off = await client.chat.completions.create(**asked)
+        running.put_policy(speculation=always(4))
+        on = await client.chat.completions.create(**asked)
+        pieces = [piece async for piece in await client.chat.completions.create(**asked, stream=True)]
+        free = await client.chat.completions.create(**(asked | {"tools": [WEATHER, CLOCK]}))
+    message, reason = off.choices[0].message, off.choices[0].finish_reason
+    if format is ToolFormat.HERMES:
+        assert message.content.startswith("Let me see.")
+    else:
+        assert message.content is None
+    whole = message.tool_calls if reason == "tool_calls" else message.tool_calls[:-1]
+    for call in whole:
+        if call.function.name == "weather":
+            jsonschema.validate(json.loads(call.function.arguments), WEATHER["function"]["parameters"])  # type: ignore[index]
+        else:
+            assert isinstance(json.loads(call.function.arguments), dict)
+    assert message.tool_calls
+    told = [call.function for call in message.tool_calls]
+    assert [call.function for call in on.choices[0].message.tool_calls] == told
+    content, calls, streamed_reason = gathered(pieces)
+    assert content == (message.content or "")
+    assert [(name, arguments) for _, name, arguments in calls] == [(one.name, one.arguments) for one in told]
+    assert streamed_reason == reason
+    assert not free.choices[0].message.tool_calls  # unless it is held to one, such a model makes no call
+
+
+class Weather(BaseModel):
+    """The weather of a city"""
+
+    city: Literal["Oslo", "Rome"]
+    unit: Literal["C", "F"] | None
+
+
+async def test_the_official_client_parses_what_a_strict_tool_is_called_with() -> None:
+    """Its helper writes the schema, with strict, and reads the arguments back into the model's own class."""
+    tool = openai.pydantic_function_tool(Weather)
+    cities = set()
+    async with gateway(opening(ToolFormat.HERMES), speculation=always(3)) as running, client_of(running) as client:
+        for seed in range(6):
+            asked = asking(tools=[tool], temperature=1.0, seed=seed, max_tokens=900, stop=["</tool_call>"])
+            reply = await client.chat.completions.parse(**asked)
+            (call,) = reply.choices[0].message.tool_calls
+            assert isinstance(call.function.parsed_arguments, Weather)
+            cities.add(call.function.parsed_arguments.city)
+    assert cities == {"Oslo", "Rome"}
+
+
+async def test_a_model_that_makes_no_call_says_of_a_strict_tool_what_it_says_of_another() -> None:
+    async with gateway(saying("It is fine. ")) as running, client_of(running) as client:
+        replies = [
+            await client.chat.completions.create(**asking(tools=changed(strict=strict))) for strict in (True, False)
+        ]
+    assert [reply.choices[0].message.content for reply in replies] == ["It is fine. "] * 2
+    assert [reply.choices[0].finish_reason for reply in replies] == ["stop"] * 2
+
+
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [WEATHER, WEATHER]}, "tools[1].function.name", "'weather'"),
     ({"tools": changed(name="a b")}, "tools[0].function.name", "a b"),
     ({"tools": changed(parameters={"type": "string"})}, "tools[0].function.parameters", "'string'"),
-    ({"tools": changed(strict=True)}, "tools[0].function.strict", "force"),
+    ({"tools": changed(strict=True), "ignore_eos": True}, "ignore_eos", "tools[0].function.strict"),
+    (
+        {"tools": [CLOCK, *changed(strict=True, parameters={"properties": {"a": {"type": "colour"}}})]},
+        "tools[1].function.parameters.properties.a",
+        "compiled",
+    ),
+    (
+        {"tools": changed(strict=True, parameters={"properties": {"a": {"$ref": "#"}}})},
+        "tools[0].function.parameters",
+        "$defs",
+    ),
     ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type", "custom"),
     ({"tools": [CLOCK] * 129}, "tools", "128"),
     ({"tool_choice": "always"}, "tool_choice.type", "always"),

@@ -154,8 +154,9 @@ def refuse_unfit(parameters: SamplingParameters, *, vocab_size: int) -> None:
 
 def nothing_admitted(parameters: SamplingParameters) -> NothingAdmitted:
     """The error for a position where the rules leave no token; names the rules that this request has."""
+    grammar = parameters.grammar
     rules = {
-        "response_format": parameters.grammar is not None,
+        "response_format" if grammar is None else grammar.asked_by: grammar is not None,
         "allowed_token_ids": bool(parameters.allowed_tokens),
         "bad_words": bool(parameters.bad_words),
         "min_tokens": parameters.min_tokens > 0,

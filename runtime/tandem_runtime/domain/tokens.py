@@ -68,14 +68,23 @@ class GrammarKind(StrEnum):
 
     JSON_SCHEMA = "JsonSchema"
     REGEX = "Regex"
+    CALLS = "Calls"
+    """Begins where the model begins a call of a tool; `text` is JSON with the `format` in which it writes calls (see
+    `domain.tool_calls`), and `call`, the JSON schema of one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What texts an output may become: all that `text`, a JSON schema or a regular expression, describes."""
+    """What texts an output may become: all that `text`, a JSON schema or a regular expression, describes; or anything,
+    but with calls that do."""
 
     kind: GrammarKind
     text: str
+
+    @property
+    def asked_by(self) -> str:
+        """The field of a request that asks for such."""
+        return "tools" if self.kind is GrammarKind.CALLS else "response_format"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

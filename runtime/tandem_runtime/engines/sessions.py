@@ -179,8 +179,8 @@ class Sessions:
     def _matcher(self, grammar: Grammar) -> Matcher:
         if self._grammars is None:
             raise BadRequest(
-                "response_format asks for a grammar; this model has no tokenizer to follow one with",
-                parameter="response_format",
+                f"{grammar.asked_by} asks for a grammar; this model has no tokenizer to follow one with",
+                parameter=grammar.asked_by,
             )
         return self._grammars.compile(grammar)
 

@@ -15,7 +15,7 @@ from tandem_runtime.domain.suffix import Prediction, prediction_of
 from tandem_runtime.domain.tokens import SEEDS, Capabilities, Grammar, Priority, SamplingParameters, TokenId
 from tandem_runtime.gateway.keys import NO_QUOTA, Quota
 from tandem_runtime.gateway.schema import ChatRequest, CompletionRequest
-from tandem_runtime.gateway.tools import FREE, Tool, ToolUse, call_grammar, refuse_bad_tools
+from tandem_runtime.gateway.tools import FREE, Tool, ToolUse, call_grammar, free_calls_grammar, refuse_bad_tools
 from tandem_runtime.grammar import refuse_bad_grammar
 from tandem_runtime.ports import Tokenizer
 
@@ -161,7 +161,7 @@ def _read_tool_use(request: ChatRequest, tokenizer: Tokenizer) -> ToolUse | None
             " (Hermes, Llama 3, Mistral): leave them out",
             parameter=field,
         )
-    refuse_bad_tools(tools, forced=choice.forced)
+    refuse_bad_tools(tools)
     names = frozenset(tool.function.name for tool in tools)
     if choice.forced and not names:
         raise BadRequest("tool_choice asks for a call and there are no tools: give some", parameter="tool_choice")
@@ -220,8 +220,8 @@ def _read_grammar(
             f"{parameter} would keep the model from calling tools: leave one out, or say tool_choice none",
             parameter=parameter,
         )
-    if isinstance(request, ChatRequest) and tool_use is not None and tool_use.forced:
-        grammar, parameter = call_grammar(_callable_tools(request), tool_use.format), "tool_choice"
+    if isinstance(request, ChatRequest) and tool_use is not None:
+        grammar, parameter = _calls_grammar(request, tool_use)
     if grammar is None:
         return None
     if not tokenizer.end_tokens:
@@ -233,6 +233,13 @@ def _read_grammar(
         )
     refuse_bad_grammar(grammar, parameter=parameter)
     return grammar
+
+
+def _calls_grammar(request: ChatRequest, tool_use: ToolUse) -> tuple[Grammar | None, str]:
+    """What holds calls to schemas, and the path of the field that asks for it; None: the model writes as it likes."""
+    if tool_use.forced:
+        return call_grammar(_callable_tools(request), tool_use.format), "tool_choice"
+    return free_calls_grammar(request.tools or (), tool_use.format)
 
 
 def _callable_tools(request: ChatRequest) -> dict[int, Tool]:

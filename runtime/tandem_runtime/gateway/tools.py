@@ -1,13 +1,15 @@
-"""Knows the shapes in which a request brings tools and earlier calls, and the grammar that forces a call.
+"""Knows the shapes in which a request brings tools and earlier calls, and the grammars that hold calls to schemas.
 
 Refuses to know how models write calls (`domain.tool_calls`), and how one is told in a reply.
 
-Without force the model decides, and writes calls as it likes; a call that is forced (`tool_choice` required, or a named
-tool) is held to the JSON schema of its tool's parameters: it is whole JSON that fits, unless the length ends it.
+A call that is forced (`tool_choice` required, or a named tool) is held to the JSON schema of its tool's parameters: it
+is whole JSON that fits, unless the length ends it. Without force the model decides, and writes calls as it likes; but
+where a tool is strict, what opens a call is a call: of a strict tool with arguments that fit, of another one with any
+object.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -127,8 +129,8 @@ class ToolUse:
         return FORMS[self.format].prelude if self.forced else ""
 
 
-def refuse_bad_tools(tools: Sequence[Tool], *, forced: bool) -> None:
-    """Raises BadRequest for tools of one name, parameters that are no object, and promises that cannot be kept."""
+def refuse_bad_tools(tools: Sequence[Tool]) -> None:
+    """Raises BadRequest for tools of one name, and parameters that are no object."""
     names: set[str] = set()
     for index, tool in enumerate(tools):
         path, function = f"tools[{index}].function", tool.function
@@ -142,22 +144,32 @@ def refuse_bad_tools(tools: Sequence[Tool], *, forced: bool) -> None:
             raise BadRequest(
                 f"{path}.parameters.type is {kind!r}; parameters are an object", parameter=f"{path}.parameters"
             )
-        if function.strict and not forced:
-            raise BadRequest(
-                f"{path}.strict is true; a call that the model is free to make is held to no schema here: leave it"
-                ' out, or force a call by tool_choice "required" or by naming the tool',
-                parameter=f"{path}.strict",
-            )
 
 
 def call_grammar(tools: Mapping[int, Tool], format: ToolFormat) -> Grammar:
     """One call of one of these tools, by their numbers in the request. Raises BadRequest naming what no call can keep
     to."""
+    return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(_call_schema(tools, format, held=frozenset(tools))))
+
+
+def free_calls_grammar(tools: Sequence[Tool], format: ToolFormat) -> tuple[Grammar | None, str]:
+    """Calls, or none, of strict tools and others; and the path of what asks for that. None: no tool is strict. Raises
+    BadRequest as `call_grammar`."""
+    strict = [index for index, tool in enumerate(tools) if tool.function.strict]
+    if not strict:
+        return None, ""
+    schema = _call_schema(dict(enumerate(tools)), format, held=frozenset(strict))
+    text = json.dumps({"format": format, "call": schema})
+    return Grammar(GrammarKind.CALLS, text), f"tools[{strict[0]}].function.strict"
+
+
+def _call_schema(tools: Mapping[int, Tool], format: ToolFormat, *, held: Set[int]) -> dict[str, object]:
+    """That of one call: of those of `held` with arguments that fit, of others with any object."""
     definitions: dict[str, dict[str, object]] = {}
     calls = []
     for index, tool in tools.items():
         path = f"tools[{index}].function.parameters"
-        parameters = {"type": "object", **tool.function.parameters}
+        parameters = {"type": "object", **(tool.function.parameters if index in held else {})}
         refuse_bad_grammar(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(parameters)), parameter=path)
         _lift_definitions(parameters, definitions, path)
         calls.append(
@@ -168,8 +180,7 @@ def call_grammar(tools: Mapping[int, Tool], format: ToolFormat) -> Grammar:
                 "additionalProperties": False,
             }
         )
-    schema = {**definitions, **(calls[0] if len(calls) == 1 else {"anyOf": calls})}
-    return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema))
+    return {**definitions, **(calls[0] if len(calls) == 1 else {"anyOf": calls})}
 
 
 def _lift_definitions(parameters: dict[str, Any], lifted: dict[str, dict[str, object]], path: str) -> None:
@@ -177,7 +188,7 @@ def _lift_definitions(parameters: dict[str, Any], lifted: dict[str, dict[str, ob
     for reference in _references(parameters):
         if not reference.startswith(tuple(f"#/{table}/" for table in _DEFINITIONS)):
             raise BadRequest(
-                f"{path} refers to {reference!r}; in a call that is forced, references lead to $defs: put it there",
+                f"{path} refers to {reference!r}; in a call that is held to it, references lead to $defs: put it there",
                 parameter=path,
             )
     for table in _DEFINITIONS:
@@ -185,8 +196,8 @@ def _lift_definitions(parameters: dict[str, Any], lifted: dict[str, dict[str, ob
         for name, schema in schemas.items() if isinstance(schemas, dict) else ():
             if lifted.setdefault(table, {}).setdefault(name, schema) != schema:
                 raise BadRequest(
-                    f"{path}.{table}.{name} differs from that of another tool; where a call is forced they share names:"
-                    " rename one",
+                    f"{path}.{table}.{name} differs from that of another tool; where calls are held to schemas they"
+                    " share names: rename one",
                     parameter=path,
                 )
 

@@ -37,6 +37,7 @@ _PRIORITIES_BACK: dict[int, Priority] = {
 _GRAMMARS = {
     GrammarKind.JSON_SCHEMA: pb.GRAMMAR_KIND_JSON_SCHEMA,
     GrammarKind.REGEX: pb.GRAMMAR_KIND_REGEX,
+    GrammarKind.CALLS: pb.GRAMMAR_KIND_CALLS,
 }
 _GRAMMARS_BACK: dict[int, GrammarKind] = {number: kind for kind, number in _GRAMMARS.items()}
 

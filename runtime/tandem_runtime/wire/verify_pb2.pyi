@@ -44,6 +44,7 @@ class GrammarKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     GRAMMAR_KIND_UNSPECIFIED: _ClassVar[GrammarKind]
     GRAMMAR_KIND_JSON_SCHEMA: _ClassVar[GrammarKind]
     GRAMMAR_KIND_REGEX: _ClassVar[GrammarKind]
+    GRAMMAR_KIND_CALLS: _ClassVar[GrammarKind]
 VERIFICATION_UNSPECIFIED: Verification
 VERIFICATION_COUPLED: Verification
 VERIFICATION_REJECTION: Verification
@@ -67,6 +68,7 @@ ERROR_KIND_NOT_LOADED: ErrorKind
 GRAMMAR_KIND_UNSPECIFIED: GrammarKind
 GRAMMAR_KIND_JSON_SCHEMA: GrammarKind
 GRAMMAR_KIND_REGEX: GrammarKind
+GRAMMAR_KIND_CALLS: GrammarKind
 
 class DescribeRequest(_message.Message):
     __slots__ = ()
