@@ -22,8 +22,10 @@ from tandem_runtime.domain.tokens import (
     Grammar,
     Opened,
     OpenSession,
+    PromptRead,
     Proposal,
     ProposeRound,
+    ReadPrompt,
     Round,
     RunRounds,
     SamplingDefaults,
@@ -57,6 +59,16 @@ class TargetEngine(Protocol):
 
     async def close(self, session: SessionId) -> None:
         """Free what the session holds, at the next step at the latest. Idempotent; an unknown session is fine."""
+        ...
+
+
+@runtime_checkable
+class PromptReader(Protocol):
+    """A target that tells of prompts how likely it finds them; others have no such method."""
+
+    async def read(self, request: ReadPrompt) -> PromptRead:
+        """Of a session that is open. What is known of the prompt's beginning is computed anew for it where its logits
+        are asked for, since memory holds none. Repeatable; the session's rounds go on as if it had not been asked."""
         ...
 
 

@@ -34,8 +34,10 @@ from tandem_runtime.domain.tokens import (
     OpenSession,
     Outlook,
     Priority,
+    PromptRead,
     Proposal,
     ProposeRound,
+    ReadPrompt,
     RunRounds,
     SamplingParameters,
     ScoreTokens,
@@ -148,6 +150,7 @@ requests: st.SearchStrategy[RequestBody] = st.one_of(
     st.builds(RunRounds, st.just(SESSION), incarnations, counts, counts, counts),
     propose_rounds(),
     st.builds(ScoreTokens, st.just(SESSION), incarnations, counts, ids),
+    st.builds(ReadPrompt, st.just(SESSION), incarnations, counts, counts, counts),
     st.just(Cancel()),
     st.just(Close()),
 )
@@ -171,6 +174,7 @@ replies: st.SearchStrategy[ReplyBody] = st.one_of(
     st.just(Ended()),
     proposals(),
     st.builds(Scored, st.lists(st.booleans()).map(tuple)),
+    st.builds(PromptRead, st.lists(logprobs, max_size=3).map(tuple)),
 )
 
 

@@ -20,17 +20,20 @@ from tests.seams.port_words import (
     untimed,
 )
 
-from tandem_runtime.domain.errors import DraftLost, SessionLost, StaleOffset
+from tandem_runtime.domain.errors import BadRequest, DraftLost, SessionLost, StaleOffset
 from tandem_runtime.domain.tokens import (
     Incarnation,
+    ReadPrompt,
     SamplingParameters,
     ScoreTokens,
     SessionId,
     TokenId,
+    TokenLogprob,
     Verdict,
     Verification,
 )
 from tandem_runtime.engines.pace import TABLES, Pace
+from tandem_runtime.engines.target_loop import BatchedTarget
 
 pair = port_words.pair
 
@@ -267,3 +270,86 @@ async def test_a_round_with_another_proposal_is_not_the_same_round(pair: Pair) -
         await target.verify(round_of(0, 0, (1, 2)))
         with pytest.raises(StaleOffset, match="another proposal"):
             await target.verify(round_of(0, 0, (1, 3)))
+
+
+LONG = tuple((7 * place * place + 3 * place) % VOCAB for place in range(90))
+
+
+def reading(base: int, count: int, *, name: str = "a", alternatives: int = 2) -> ReadPrompt:
+    return ReadPrompt(SessionId(name), LIFE, base, count, alternatives)
+
+
+async def reported(target: BatchedTarget, prompt: tuple[TokenId, ...]) -> tuple[TokenLogprob, ...]:
+    """Each token but the first as plain decoding tells of it: from a session that holds no more than what is before."""
+    told = []
+    for length in range(1, len(prompt)):
+        await target.open(opening("plain", prompt=prompt[:length], logprobs=VOCAB, max_tokens=1))
+        verdict = await target.verify(round_of(0, 0, name="plain"))
+        assert verdict.logprobs is not None
+        top = verdict.logprobs[0].top
+        told.append(TokenLogprob(dict(top)[prompt[length]], top[:2]))
+    await target.close(SessionId("plain"))
+    return tuple(told)
+
+
+def nearly(told: tuple[TokenLogprob, ...]) -> list[object]:
+    return [
+        (each.logprob, [token for token, _ in each.top], [logprob for _, logprob in each.top])
+        for each in (
+            TokenLogprob(round(one.logprob, 4), tuple((token, round(logprob, 4)) for token, logprob in one.top))
+            for one in told
+        )
+    ]
+
+
+@pytest.mark.parametrize("chunk", [7, 256])
+async def test_a_prompt_is_read_as_plain_decoding_tells_of_its_tokens(pair: Pair, chunk: int) -> None:
+    """In pieces of any size, in steps of any size, and whatever the target knows of it already."""
+    with target_of(pair.target(), chunk=chunk) as target:
+        expected = await reported(target, LONG)
+        await target.open(opening("a", prompt=LONG, tenant="t", max_tokens=8))
+        whole = await target.read(reading(1, len(LONG) - 1))
+        await target.open(opening("b", prompt=LONG, tenant="t", max_tokens=8))
+        await target.verify(round_of(0, 0, name="b"))
+        known = await target.open(opening("c", prompt=LONG, tenant="t", max_tokens=8))
+        pieces = [await target.read(reading(base, min(40, 90 - base), name="c")) for base in (81, 1, 41)]
+        alone = await target.read(reading(50, 1, name="c", alternatives=0))
+    assert known.cached_tokens > 0
+    assert nearly(whole.logprobs) == nearly(expected)
+    last, first, middle = (piece.logprobs for piece in pieces)
+    assert nearly((*first, *middle, *last)) == nearly(expected)
+    assert alone.logprobs == (TokenLogprob(whole.logprobs[49].logprob),)
+
+
+async def test_what_is_asked_of_a_prompt_changes_nothing_of_its_answer(pair: Pair) -> None:
+    with target_of(pair.target()) as target:
+        expected = await plain(target, opening("a", prompt=LONG, max_tokens=8), 6)
+        await target.open(opening("b", prompt=LONG, max_tokens=8))
+        tokens = []
+        for number in range(6):
+            read = await target.read(reading(1 + number, 30, name="b"))
+            assert len(read.logprobs) == 30
+            tokens.append((await target.verify(round_of(number, number, name="b"))).token)
+    assert tokens == expected
+
+
+async def test_a_prompt_that_was_read_is_known_to_the_next_session(pair: Pair) -> None:
+    with target_of(pair.target()) as target:
+        first = await target.open(opening("a", prompt=LONG, tenant="t", max_tokens=0))
+        await target.read(reading(1, len(LONG) - 1))
+        await target.close(SessionId("a"))
+        second = await target.open(opening("b", prompt=LONG, tenant="t", max_tokens=8))
+        other = await target.open(opening("c", prompt=LONG, tenant="u", max_tokens=8))
+    assert (first.cached_tokens, other.cached_tokens) == (0, 0)
+    assert second.cached_tokens >= 64
+
+
+@pytest.mark.parametrize(("base", "count"), [(0, 3), (1, 0), (1, 90), (90, 1), (4, 2**32 - 1)])
+async def test_tokens_of_which_nothing_can_be_told_are_refused(pair: Pair, base: int, count: int) -> None:
+    with target_of(pair.target()) as target:
+        await target.open(opening("a", prompt=LONG, max_tokens=8))
+        with pytest.raises(BadRequest, match="whose last is 89"):
+            await target.read(reading(base, count))
+        assert len((await target.read(reading(89, 1))).logprobs) == 1
+        with pytest.raises(SessionLost):
+            await target.read(reading(1, 1, name="unknown"))

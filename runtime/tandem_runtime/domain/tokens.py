@@ -281,6 +281,25 @@ class RunRounds:
     max_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class ReadPrompt:
+    """Say how likely `count` tokens of the prompt were from its token `base` on, each behind all before it, and which
+    `alternatives` were likeliest there. The first token, 0, has none before it, so `base` is above that."""
+
+    session: SessionId
+    incarnation: Incarnation
+    base: int
+    count: int
+    alternatives: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRead:
+    """The target's raw log-probabilities of tokens of a prompt, one after the other."""
+
+    logprobs: tuple[TokenLogprob, ...]
+
+
 CONFIDENCE_KINDS = 16
 
 

@@ -41,6 +41,7 @@ __all__ = [
     "draw",
     "guess",
     "has_law",
+    "refuse_lawless",
     "report_logprob",
 ]
 
@@ -85,7 +86,7 @@ def coupled_choice(logits: Logits, parameters: SamplingParameters, position: int
     """The token at `position` under the shared noise: argmax over the support of logit / T + g, lowest id on ties."""
     row = biased(logits, parameters) if parameters.logit_bias else logits
     likeliest = int(row.argmax())
-    _refuse_lawless(row[likeliest])
+    refuse_lawless(row[likeliest])
     if parameters.temperature == 0:
         return likeliest
     return perturbed_choice(row, parameters, position, likeliest=likeliest)
@@ -138,12 +139,12 @@ def biased(logits: Logits, parameters: SamplingParameters) -> Floats:
     row = logits.astype(np.float64)
     for token, bias in parameters.logit_bias:
         row[token] += bias
-    _refuse_lawless(row.max())
+    refuse_lawless(row.max())
     return row
 
 
-def _refuse_lawless(peak: np.floating) -> None:
-    """`peak` is a row's maximum."""
+def refuse_lawless(peak: np.floating) -> None:
+    """Raises NotANumber for a row that has no law; `peak` is its maximum."""
     if not peak < np.inf:  # NaN wins a maximum, so this catches both
         raise NotANumber("the model's logits hold NaN or +inf; the request fails rather than guess a token")
     if peak == -np.inf:

@@ -7,6 +7,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -24,7 +25,7 @@ from tandem_runtime.gateway.delivery import Call, StreamedReply, failure_reply, 
 from tandem_runtime.gateway.failures import BodyTooLarge
 from tandem_runtime.gateway.intake import Ask, read_chat, read_completion
 from tandem_runtime.gateway.keys import Doorkeeper, Tenant
-from tandem_runtime.gateway.present import ChatPresenter, Head, Presenter, TextPresenter
+from tandem_runtime.gateway.present import ChatPresenter, Echo, Head, Presenter, TextPresenter
 from tandem_runtime.gateway.present_calls import CallPresenter
 from tandem_runtime.gateway.replies import ModelCard
 from tandem_runtime.gateway.schema import ChatRequest, CompletionRequest
@@ -33,6 +34,8 @@ from tandem_runtime.gateway.status import describe_speculation
 
 SESSION_HEADER = "x-tandem-session"
 CHANCE_BITS = 64
+TEXTS_KEPT = 1 << 16
+"""Texts of single tokens: what a prompt's logprobs name by the ten thousand comes from there but once."""
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
@@ -43,6 +46,7 @@ class Api:
     def __init__(self, gateway: Gateway, *, keys: Doorkeeper | None = None) -> None:
         self._gateway = gateway
         self._keys = keys
+        self._token_text = lru_cache(TEXTS_KEPT)(lambda token: gateway.tokenizer.decode((token,)))
 
     def app(self) -> Starlette:
         routes = [
@@ -119,10 +123,11 @@ class Api:
         parsed, ask = await self._read(request, CompletionRequest, read_completion)
         head, text = self._head("cmpl-", parsed), self._token_text
 
-        def echo(index: int) -> str:
+        def echo(index: int) -> Echo:
             """The choice's prompt as it was sent; token ids as the text they stand for."""
-            prompt = parsed.prompt[index // parsed.choices]
-            return prompt if isinstance(prompt, str) else self._gateway.tokenizer.decode(prompt)
+            number = index // parsed.choices
+            prompt, ids = parsed.prompt[number], ask.prompts[number]
+            return Echo(prompt if isinstance(prompt, str) else self._gateway.tokenizer.decode(ids), ids)
 
         presenter = TextPresenter(head, text, echo) if parsed.echo else TextPresenter(head, text)
         return self._call(request, parsed, ask, presenter)
@@ -174,9 +179,6 @@ class Api:
     def _authorize(self, request: Request) -> Tenant:
         """The tenant; one without a name where keys are not asked for."""
         return Tenant() if self._keys is None else self._keys.tenant(request.headers.get("authorization"))
-
-    def _token_text(self, token: int) -> str:
-        return self._gateway.tokenizer.decode((token,))
 
     def _now(self) -> int:
         return int(self._gateway.clock.wall())

@@ -21,18 +21,19 @@ from starlette.types import Receive, Scope, Send
 
 from tandem_runtime.domain.commands import Emit, Finish
 from tandem_runtime.domain.errors import Cancelled, origin
+from tandem_runtime.domain.tokens import PromptRead
 from tandem_runtime.gateway import sse
 from tandem_runtime.gateway.failures import Failure, describe_failure
 from tandem_runtime.gateway.intake import Ask
 from tandem_runtime.gateway.present import Answer, Presenter, Whole, count_usage, likeliest
-from tandem_runtime.gateway.serving import Gateway, Reply
+from tandem_runtime.gateway.serving import Gateway, Item, Reply
 from tandem_runtime.gateway.streaming import ReplyStream
 
 KEEP_ALIVE_SECONDS = 15.0
 """Proxies commonly cut a connection that is silent for 30 or 60 seconds."""
 
 Result = TypeVar("Result")
-Item = TypeVar("Item")
+Told = TypeVar("Told")
 
 log = logging.getLogger(__name__)
 
@@ -78,10 +79,13 @@ async def _answer(gateway: Gateway, call: Call) -> Whole:
     answers = [Answer() for _ in range(call.ask.sessions)]
     async with call.served_by(gateway) as reply, aclosing(reply.items()) as items:
         async for index, item in items:
-            if isinstance(item, Emit):
-                answers[index].add(item)
-            else:
-                answers[index].finish = item.reason
+            match item:
+                case PromptRead():
+                    answers[index].prompt = item
+                case Emit():
+                    answers[index].add(item)
+                case Finish():
+                    answers[index].finish = item.reason
         usage = count_usage(prompt_tokens=call.ask.prompt_tokens, answers=answers, details=reply.details())
         ask = call.ask
         told = answers if ask.kept is None else likeliest(answers, of=ask.choices, keep=ask.kept)
@@ -132,14 +136,16 @@ class StreamedReply(Response):
         yield sse.DONE
 
 
-def _frame(stream: ReplyStream, reply: Reply, pair: tuple[int, Emit | Finish] | None) -> list[bytes]:
-    if pair is None:
-        return [sse.KEEP_ALIVE]
-    index, item = pair
-    if isinstance(item, Emit):
-        chunks = stream.emitted(index, item)
-    else:
-        chunks = stream.finished(index, item.reason, reply.report(), reply.details())
+def _frame(stream: ReplyStream, reply: Reply, pair: tuple[int, Item] | None) -> list[bytes]:
+    match pair:
+        case None:
+            return [sse.KEEP_ALIVE]
+        case index, PromptRead() as read:
+            chunks = stream.prompt_read(index, read)
+        case index, Emit() as emit:
+            chunks = stream.emitted(index, emit)
+        case index, Finish() as finish:
+            chunks = stream.finished(index, finish.reason, reply.report(), reply.details())
     return [sse.frame_event(json.dumps(chunk)) for chunk in chunks]
 
 
@@ -156,9 +162,9 @@ def _stream_part(body: bytes) -> dict[str, Any]:
     return {"type": "http.response.body", "body": body, "more_body": True}
 
 
-async def _or_silence(items: AsyncIterator[Item], silence_seconds: float) -> AsyncGenerator[Item | None, None]:
+async def _or_silence(items: AsyncIterator[Told], silence_seconds: float) -> AsyncGenerator[Told | None, None]:
     """The items, and None each time that `silence_seconds` pass without one."""
-    coming: asyncio.Future[Item] | None = None
+    coming: asyncio.Future[Told] | None = None
     try:
         while True:
             coming = coming or asyncio.ensure_future(anext(items))

@@ -53,6 +53,8 @@ class Ask:
     """The tenant's."""
     priority: Priority = Priority.INTERACTIVE
     prediction: Prediction | None = None
+    prompt_logprobs: int | None = None
+    """So many alternatives are told for each token of the prompts; None: nothing is told of those."""
     kept: int | None = None
     """Of each prompt's choices so many are told, the likeliest; None: all are."""
     tool_use: ToolUse | None = None
@@ -98,6 +100,8 @@ def read_chat(request: ChatRequest, tokenizer: Tokenizer, *, chance: int) -> Ask
 
 def read_completion(request: CompletionRequest, tokenizer: Tokenizer, *, chance: int) -> Ask:
     """`chance` is a seed for a request that names none, or `DRAWN`."""
+    if request.max_tokens == 0:
+        _refuse_to_say_nothing(request)
     choices, kept = request.best_of or request.choices, request.choices
     chooses = kept < choices
     return Ask(
@@ -108,14 +112,30 @@ def read_completion(request: CompletionRequest, tokenizer: Tokenizer, *, chance:
         kept=kept if chooses else None,
         parameters=_read_parameters(request, tokenizer, chance),
         stop=tuple(request.stop or ()),
-        max_tokens=request.max_tokens or COMPLETION_TOKENS,
+        max_tokens=COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens,
         logprobs=0 if chooses and request.logprobs is None else request.logprobs,
+        prompt_logprobs=request.logprobs if request.echo else None,
         wish=_read_wish(request),
         user=request.user,
         ignore_eos=bool(request.ignore_eos),
         priority=Priority.BATCH if request.service_tier == "flex" else Priority.INTERACTIVE,
         prediction=_read_prediction(request, tokenizer),
     )
+
+
+def _refuse_to_say_nothing(request: CompletionRequest) -> None:
+    """Of a request for no tokens: it has to ask for something else."""
+    if not request.echo:
+        raise BadRequest(
+            "max_tokens is 0, which leaves nothing to tell but an echo of the prompt: ask for echo, or for more tokens",
+            parameter="max_tokens",
+        )
+    if request.best_of is not None:
+        raise BadRequest(
+            f"best_of is {request.best_of}, to choose among answers, and max_tokens is 0, which asks for none: leave"
+            " one out",
+            parameter="best_of",
+        )
 
 
 def check_fits(ask: Ask, target: Capabilities) -> None:
@@ -127,13 +147,14 @@ def check_fits(ask: Ask, target: Capabilities) -> None:
             parameter="min_tokens",
         )
     for prompt in ask.prompts:
-        _check_prompt(prompt, ask.prompt_field, target)
+        _check_prompt(prompt, ask.prompt_field, target, least=0 if ask.max_tokens == 0 else 1)
 
 
-def _check_prompt(prompt: tuple[TokenId, ...], field: str, target: Capabilities) -> None:
+def _check_prompt(prompt: tuple[TokenId, ...], field: str, target: Capabilities, *, least: int) -> None:
+    """`least` is the length of the shortest answer."""
     if not prompt:
         raise BadRequest(f"{field} is empty; at least one token is needed", parameter=field)
-    if len(prompt) >= target.max_length:
+    if len(prompt) + least > target.max_length:
         raise BadRequest(
             f"{field} has {len(prompt)} tokens; the model holds {target.max_length} with the answer: shorten it",
             parameter=field,

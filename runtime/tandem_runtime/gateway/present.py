@@ -8,12 +8,13 @@ choices, if the caller asked for it; what speculation did rides on the last chun
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TypeAlias
 
 from tandem_runtime.domain.commands import Emit
-from tandem_runtime.domain.tokens import FinishReason, TokenId, TokenLogprob
+from tandem_runtime.domain.tokens import FinishReason, PromptRead, TokenId, TokenLogprob
 from tandem_runtime.gateway.replies import (
     AlternativeLogprob,
     ChatChoice,
@@ -36,6 +37,8 @@ Chunk: TypeAlias = ChatChunk | TextCompletion
 Whole: TypeAlias = ChatCompletion | TextCompletion
 TokenText: TypeAlias = Callable[[TokenId], str]
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+LEAST_LOGPROB = -9999.0
+"""Of a token that cannot come: JSON has no infinity, and OpenAI says this of what it gives no number for."""
 
 
 @dataclass(slots=True)
@@ -46,6 +49,8 @@ class Answer:
     tokens: list[TokenId] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish: FinishReason | None = None
+    prompt: PromptRead | None = None
+    """What was read of its prompt, where that was asked for."""
 
     def add(self, emit: Emit) -> None:
         self.text += emit.text
@@ -91,8 +96,12 @@ class Presenter(ABC):
         self.token_text = token_text
 
     @abstractmethod
-    def opening(self, index: int) -> Chunk | None:
-        """What comes before any text of a choice."""
+    def opening(self, index: int, read: PromptRead | None = None) -> Chunk | None:
+        """What comes before any text of a choice, with what was read of its prompt."""
+
+    def echoed(self, index: int) -> int:  # noqa: ARG002 (where nothing is echoed, it is so of each choice)
+        """Characters of the prompt that stand before a choice's text."""
+        return 0
 
     @abstractmethod
     def piece(self, index: int, emit: Emit, *, offset: int) -> Chunk | None:
@@ -112,7 +121,7 @@ class Presenter(ABC):
 
 
 class ChatPresenter(Presenter):
-    def opening(self, index: int) -> ChatChunk:
+    def opening(self, index: int, read: PromptRead | None = None) -> ChatChunk:  # noqa: ARG002 (a chat echoes nothing)
         choice = ChatChunkChoice(
             index=index, delta={"role": "assistant", "content": ""}, logprobs=None, finish_reason=None
         )
@@ -183,25 +192,44 @@ class ChatPresenter(Presenter):
     def _alternative(self, token: TokenId, logprob: float) -> AlternativeLogprob:
         """A token that is part of a character has no text of its own, so its bytes are not known from it."""
         text = self.token_text(token)
-        return {"token": text, "logprob": logprob, "bytes": None if INCOMPLETE in text else list(text.encode())}
+        return {
+            "token": text,
+            "logprob": _number(logprob),
+            "bytes": None if INCOMPLETE in text else list(text.encode()),
+        }
 
 
-def _no_echo(_: int) -> str:
-    return ""
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """A prompt that is told again: its text as it was sent, and its tokens."""
+
+    text: str = ""
+    tokens: tuple[TokenId, ...] = ()
+
+
+NO_ECHO = Echo()
+
+
+def _no_echo(_: int) -> Echo:
+    return NO_ECHO
 
 
 class TextPresenter(Presenter):
     """`echo` gives what is to stand before a choice's text."""
 
-    def __init__(self, head: Head, token_text: TokenText, echo: Callable[[int], str] = _no_echo) -> None:
+    def __init__(self, head: Head, token_text: TokenText, echo: Callable[[int], Echo] = _no_echo) -> None:
         super().__init__(head, token_text)
         self._echo = echo
 
-    def opening(self, index: int) -> TextCompletion | None:
+    def opening(self, index: int, read: PromptRead | None = None) -> TextCompletion | None:
         echo = self._echo(index)
-        if not echo:
+        if echo == NO_ECHO:
             return None
-        return self._chunk([TextChoice(index=index, text=echo, logprobs=None, finish_reason=None)])
+        logprobs = self._prompt_logprobs(echo, read)
+        return self._chunk([TextChoice(index=index, text=echo.text, logprobs=logprobs, finish_reason=None)])
+
+    def echoed(self, index: int) -> int:
+        return sum(len(self.token_text(token)) for token in self._echo(index).tokens)
 
     def piece(self, index: int, emit: Emit, *, offset: int) -> TextCompletion | None:
         logprobs = self._logprobs(emit.tokens, emit.logprobs or (), offset=offset)
@@ -216,16 +244,20 @@ class TextPresenter(Presenter):
         return {**self._chunk([]), "usage": usage}
 
     def whole(self, answers: Sequence[Answer], usage: Usage, report: SpeculationReport) -> TextCompletion:
-        choices = [
-            TextChoice(
-                index=index,
-                text=self._echo(index) + answer.text,
-                logprobs=self._logprobs(answer.tokens, answer.logprobs, offset=0),
-                finish_reason=_ended(answer),
-            )
-            for index, answer in enumerate(answers)
-        ]
+        choices = [self._whole_choice(index, answer) for index, answer in enumerate(answers)]
         return {**self._chunk(choices), "usage": usage, "speculation": report}
+
+    def _whole_choice(self, index: int, answer: Answer) -> TextChoice:
+        echo = self._echo(index)
+        of_prompt = self._prompt_logprobs(echo, answer.prompt)
+        offset = 0 if of_prompt is None else self.echoed(index)
+        of_answer = self._logprobs(answer.tokens, answer.logprobs, offset=offset)
+        return {
+            "index": index,
+            "text": echo.text + answer.text,
+            "logprobs": _joined([of_prompt, of_answer]),
+            "finish_reason": _ended(answer),
+        }
 
     def _chunk(self, choices: list[TextChoice]) -> TextCompletion:
         chunk: TextCompletion = {
@@ -245,13 +277,50 @@ class TextPresenter(Presenter):
         if not self.head.logprobs_asked or not tokens:
             return None
         texts = [self.token_text(token) for token in tokens]
-        lengths = [len(text) for text in texts]
+        *offsets, _ = accumulate(map(len, texts), initial=offset)
         return {
             "tokens": texts,
-            "token_logprobs": [known.logprob for known in logprobs],
-            "top_logprobs": [{self.token_text(token): logprob for token, logprob in known.top} for known in logprobs],
-            "text_offset": [offset + sum(lengths[:position]) for position in range(len(lengths))],
+            "token_logprobs": [_number(known.logprob) for known in logprobs],
+            "top_logprobs": [self._top(known) for known in logprobs],
+            "text_offset": offsets,
         }
+
+    def _prompt_logprobs(self, echo: Echo, read: PromptRead | None) -> TextLogprobs | None:
+        """Nothing stands before a prompt's first token, so nothing is told of it."""
+        if read is None:
+            return None
+        first = self.token_text(echo.tokens[0])
+        begins: TextLogprobs = {
+            "tokens": [first],
+            "token_logprobs": [None],
+            "top_logprobs": [None],
+            "text_offset": [0],
+        }
+        return _joined([begins, self._logprobs(echo.tokens[1:], read.logprobs, offset=len(first))])
+
+    def _top(self, known: TokenLogprob) -> dict[str, float]:
+        """Of several tokens that have one text, as parts of characters have, the likeliest is told."""
+        top: dict[str, float] = {}
+        for token, logprob in known.top:
+            top.setdefault(self.token_text(token), _number(logprob))
+        return top
+
+
+def _joined(parts: Iterable[TextLogprobs | None]) -> TextLogprobs | None:
+    """One after the other; None where there is none."""
+    told = [part for part in parts if part is not None]
+    if len(told) < 2:
+        return told[0] if told else None
+    return {
+        "tokens": [token for part in told for token in part["tokens"]],
+        "token_logprobs": [logprob for part in told for logprob in part["token_logprobs"]],
+        "top_logprobs": [top for part in told for top in part["top_logprobs"]],
+        "text_offset": [offset for part in told for offset in part["text_offset"]],
+    }
+
+
+def _number(logprob: float) -> float:
+    return max(logprob, LEAST_LOGPROB)
 
 
 def _finish(reason: FinishReason) -> Finish:

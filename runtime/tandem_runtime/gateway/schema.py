@@ -249,7 +249,7 @@ def _is_silent(name: str, value: object, *, known: Mapping[str, object]) -> bool
 
 class CompletionRequest(_Common):
     prompt: Prompts
-    max_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=0)
     logprobs: int | None = Field(default=None, ge=0, le=5)
     echo: bool | None = None
     best_of: int | None = Field(default=None, ge=1, le=MOST_CHOICES)
@@ -261,12 +261,6 @@ class CompletionRequest(_Common):
             raise ValueError(f"best_of must not be below n, which is {self.choices}")
         if best_of > self.choices and self.stream:
             raise ValueError("best_of above n cannot be streamed, since only the end shows which are best")
-        return self
-
-    @model_validator(mode="after")
-    def _echo_without_logprobs(self) -> Self:
-        if self.echo and self.logprobs is not None:
-            raise ValueError("echo with logprobs is not served, as targets tell no logprobs of prompts: leave one out")
         return self
 
 

@@ -19,11 +19,22 @@ from tandem_runtime.domain.lookahead import Bounds
 from tandem_runtime.domain.policy import LOOKUPS, OwnWish, allowance, choose_verification, lookup_role
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.suffix import Prediction
-from tandem_runtime.domain.tokens import Capabilities, Drafter, Round, TokenId, Verification
+from tandem_runtime.domain.tokens import (
+    Capabilities,
+    Drafter,
+    OpenSession,
+    PromptRead,
+    Round,
+    SamplingParameters,
+    SessionId,
+    TokenId,
+    Verification,
+)
 from tandem_runtime.drafters import LookupDraft, draft_capabilities
 from tandem_runtime.driver import Engines, generate
 from tandem_runtime.gateway.accounts import Account, RoundPlace, arm_at
 from tandem_runtime.ports import Clock, DraftEngine, Remembering, TargetEngine
+from tandem_runtime.reading import read_prompt
 from tandem_runtime.replicas import Pool, Replica
 
 log = logging.getLogger(__name__)
@@ -153,6 +164,17 @@ class Seat:
                 if spoken or not self._move_on():
                     raise
 
+    async def read(self, request: Request, *, alternatives: int) -> PromptRead:
+        """How likely the target finds the prompt, whole; of one that is lost another takes it over from the start."""
+        while True:
+            try:
+                return await read_prompt(self._target.engine, _reading(request), alternatives=alternatives)
+            except TargetLost:
+                await self._reopen()
+            except Overloaded:
+                if not self._move_on():
+                    raise
+
     def _session(self, request: Request, beliefs: Beliefs) -> AsyncGenerator[Emit | Finish, None]:
         drafting = Drafting(tuple(self._drafts), beliefs)
         return generate(
@@ -251,3 +273,19 @@ class Seat:
             if self._clock.monotonic() > deadline:
                 raise TargetLost("the target was lost and no other of its kind is ready; try again")
         return self._target.engine
+
+
+def _reading(request: Request) -> OpenSession:
+    """A session in which the prompt is read and nothing is said."""
+    return OpenSession(
+        session=SessionId(f"{request.session}-prompt"),
+        prompt=request.prompt,
+        output=(),
+        parameters=SamplingParameters(seed=0),
+        verification=Verification.COUPLED,
+        max_tokens=0,
+        tenant=request.tenant,
+        adapter=request.adapter,
+        weight=request.weight,
+        priority=request.priority,
+    )

@@ -14,9 +14,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 from tandem_runtime.domain.adapters import AdapterDigest
-from tandem_runtime.domain.commands import Emit, Finish, Request
+from tandem_runtime.domain.commands import Counts, Emit, Finish, Request
 from tandem_runtime.domain.drafting import Beliefs, Looks
 from tandem_runtime.domain.errors import Overloaded, TandemError, TargetLost
 from tandem_runtime.domain.evidence import EvidenceDocument, Ledger
@@ -25,7 +26,15 @@ from tandem_runtime.domain.replay import Replay, Result, is_comparable, is_sampl
 from tandem_runtime.domain.routing import choose_revision, unit_of
 from tandem_runtime.domain.segments import Segment, Segments, heat_of
 from tandem_runtime.domain.stopping import Endings
-from tandem_runtime.domain.tokens import OpenSession, Priority, SessionId, TokenId, Verification
+from tandem_runtime.domain.tokens import (
+    FinishReason,
+    OpenSession,
+    Priority,
+    PromptRead,
+    SessionId,
+    TokenId,
+    Verification,
+)
 from tandem_runtime.gateway.accounts import Account, Assignment
 from tandem_runtime.gateway.admission import Guest, House, Limits
 from tandem_runtime.gateway.failures import CLIENT_CLOSED, ModelNotServed, Unauthorized, describe_failure
@@ -37,6 +46,9 @@ from tandem_runtime.gateway.shadow import Shadow, ShadowJob
 from tandem_runtime.policy import PolicyInForce
 from tandem_runtime.ports import Clock, Tokenizer
 from tandem_runtime.telemetry import Metrics
+
+Item: TypeAlias = Emit | Finish | PromptRead
+"""What a choice tells: where that was asked for first how likely its prompt was, then its text, then its end."""
 
 ITEMS_AHEAD = 64
 """How far the sessions of a request may run ahead of a slow reader, in emissions."""
@@ -72,8 +84,9 @@ class Reply:
         self._account = account
         self._clock = clock
         self._began = clock.monotonic()
-        self._items: asyncio.Queue[tuple[int, Emit | Finish | Exception]] = asyncio.Queue(ITEMS_AHEAD)
+        self._items: asyncio.Queue[tuple[int, Item | Exception]] = asyncio.Queue(ITEMS_AHEAD)
         self.choices: list[Choice] = []
+        self._prompts_read = [asyncio.Event() for _ in ask.prompts]
         self._reader = asyncio.current_task()
 
     @property
@@ -92,9 +105,11 @@ class Reply:
         """What usage tells beyond sums: of a prediction, where the request has one."""
         return None if self._ask.prediction is None else self._account.prediction_use()
 
-    async def items(self) -> AsyncGenerator[tuple[int, Emit | Finish], None]:
+    async def items(self) -> AsyncGenerator[tuple[int, Item], None]:
         """What the choices emit, each with its index, until all have finished. The first failure is raised."""
-        silent = set(range(len(self.choices)))
+        silent = set(
+            range(len(self.choices)) if self._ask.prompt_logprobs is None else ()
+        )  # else it is late on purpose
         running = len(self.choices)
         while running:
             index, item = await self._items.get()
@@ -122,6 +137,11 @@ class Reply:
         """Run one choice's session into the queue; a failure goes the same way, to whoever reads the items."""
         choice = self.choices[index]
         try:
+            if self._ask.prompt_logprobs is not None:
+                await self._read_prompt(index, alternatives=self._ask.prompt_logprobs)
+            if self._ask.max_tokens == 0:
+                await self._items.put((index, _nothing_said(choice.request)))
+                return
             async with aclosing(choice.seat.run(choice.request, beliefs)) as items:
                 async for item in items:
                     if isinstance(item, Emit):
@@ -132,6 +152,17 @@ class Reply:
                     await self._items.put((index, item))
         except Exception as error:
             await self._items.put((index, error))
+
+    async def _read_prompt(self, index: int, *, alternatives: int) -> None:
+        """The first choice of each prompt has it read, for all of them."""
+        prompt, others = divmod(index, self._ask.choices)
+        if others == 0:
+            choice = self.choices[index]
+            read = await choice.seat.read(choice.request, alternatives=alternatives)
+            for each in range(index, index + self._ask.choices):
+                await self._items.put((each, read))
+            self._prompts_read[prompt].set()
+        await self._prompts_read[prompt].wait()
 
 
 class Gateway:
@@ -286,7 +317,9 @@ class Gateway:
             prompt=prompt,
             parameters=replace(ask.parameters, choice=index),
             verification=seat.verification(),
-            endings=Endings(min(ask.max_tokens or room, room), self._end_tokens(ask), ask.stop),
+            endings=Endings(
+                room if ask.max_tokens is None else min(ask.max_tokens, room), self._end_tokens(ask), ask.stop
+            ),
             decode=self.tokenizer.decode if ask.tool_use is None else self.tokenizer.decode_calls,
             target_length=seat.target.max_length,
             draft_length=seat.draft_length,
@@ -323,7 +356,7 @@ class Gateway:
         if assignment.wish.steers:
             return
         for revision in _shadowing(assignment):
-            for choice in reply.choices:
+            for choice in filter(_said, reply.choices):
                 self.shadow.offer(self._shadow_job(revision, choice, account))
 
     def _shadow_job(self, revision: PairRevision, choice: Choice, account: Account) -> ShadowJob:
@@ -363,6 +396,16 @@ class Gateway:
 
 def _revoked() -> Unauthorized:
     return Unauthorized("this API key was revoked while the request was served")
+
+
+def _said(choice: Choice) -> bool:
+    return bool(choice.output)
+
+
+def _nothing_said(request: Request) -> Finish:
+    """The end of a choice of which nothing but its prompt was asked for."""
+    counts = Counts(len(request.prompt), 0, rounds=0, speculating=0, proposed=0, accepted=0, k_by_round=())
+    return Finish(FinishReason.LENGTH, counts)
 
 
 def _segment(revision: PairRevision, request: Request) -> Segment:

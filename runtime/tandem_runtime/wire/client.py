@@ -27,8 +27,10 @@ from tandem_runtime.domain.tokens import (
     Capabilities,
     Opened,
     OpenSession,
+    PromptRead,
     Proposal,
     ProposeRound,
+    ReadPrompt,
     RunRounds,
     ScoreTokens,
     SessionId,
@@ -235,6 +237,9 @@ class RemoteTarget(RemotePeer):
         async with aclosing(self._require().follow(request.session, request)) as replies:
             async for reply in replies:
                 yield expect(Verdict, reply)
+
+    async def read(self, request: ReadPrompt) -> PromptRead:
+        return expect(PromptRead, await self._require().ask(request.session, request))
 
 
 class RemoteDraft(RemotePeer):

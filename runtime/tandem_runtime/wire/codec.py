@@ -30,21 +30,23 @@ from tandem_runtime.domain.tokens import (
     Opened,
     OpenSession,
     Outlook,
+    PromptRead,
     Proposal,
     ProposeRound,
+    ReadPrompt,
     RunRounds,
     ScoreTokens,
     SessionId,
     SparseRow,
     Stop,
-    TokenLogprob,
     Verdict,
     VerifyRound,
 )
 from tandem_runtime.domain.verification import refuse_bad_row
 from tandem_runtime.wire import faults
 from tandem_runtime.wire import verify_pb2 as pb
-from tandem_runtime.wire.openings import VERIFICATIONS, open_message, open_value, paired, verification_value
+from tandem_runtime.wire.logprobs import logprob_messages, logprob_values
+from tandem_runtime.wire.openings import VERIFICATIONS, open_message, open_value, verification_value
 
 _MICROSECONDS = 1_000_000
 _BASIS_POINTS = 10_000
@@ -72,8 +74,9 @@ class Scored:
     matches: tuple[bool, ...]
 
 
-RequestBody: TypeAlias = OpenSession | VerifyRound | RunRounds | ProposeRound | ScoreTokens | Cancel | Close
-ReplyBody: TypeAlias = Opened | Verdict | Ended | Proposal | Scored | TandemError
+_OfSession: TypeAlias = VerifyRound | RunRounds | ProposeRound | ScoreTokens | ReadPrompt
+RequestBody: TypeAlias = OpenSession | _OfSession | Cancel | Close
+ReplyBody: TypeAlias = Opened | Verdict | Ended | Proposal | Scored | PromptRead | TandemError
 
 _DETERMINISMS = {"Bitwise": pb.DETERMINISM_BITWISE, "NearTie": pb.DETERMINISM_NEAR_TIE}
 _DETERMINISMS_BACK: dict[int, str] = {number: name for name, number in _DETERMINISMS.items()}
@@ -86,7 +89,7 @@ def request_frame(body: RequestBody, *, call: int, session: int, bound: Incarnat
     """One request as a frame. The incarnation travels only when it is not the one `bound` by Opened."""
     with _fitting(_suspect(body)):
         message = pb.Request(call=call, session=session)
-        if isinstance(body, VerifyRound | RunRounds | ProposeRound | ScoreTokens) and body.incarnation != bound:
+        if isinstance(body, _OfSession) and body.incarnation != bound:
             message.incarnation = body.incarnation
         _fill_request(message, body)
         return pb.Requests(requests=[message]).SerializeToString()
@@ -109,6 +112,9 @@ def _fill_request(message: pb.Request, body: RequestBody) -> None:
             message.propose.CopyFrom(_propose_message(body))
         case ScoreTokens():
             message.score.CopyFrom(pb.Score(base=body.base, ids=body.ids))
+        case ReadPrompt():
+            read = pb.ReadPrompt(base=body.base, count=body.count, alternatives=body.alternatives)
+            message.read_prompt.CopyFrom(read)
         case Cancel():
             message.cancel.SetInParent()
         case Close():
@@ -161,6 +167,9 @@ def decode_request(message: pb.Request, *, session: SessionId, incarnation: Inca
             return _propose_value(message.propose, session, incarnation)
         case "score":
             return ScoreTokens(session, incarnation, message.score.base, tuple(message.score.ids))
+        case "read_prompt":
+            read = message.read_prompt
+            return ReadPrompt(session, incarnation, read.base, read.count, read.alternatives)
         case "cancel":
             return Cancel()
         case "close":
@@ -260,6 +269,8 @@ def _fill_reply(message: pb.Reply, body: ReplyBody) -> None:
         case Scored():
             message.scored.matches.extend(body.matches)
             message.scored.SetInParent()
+        case PromptRead():
+            message.prompt_read.CopyFrom(pb.PromptRead(logprobs=logprob_messages(body.logprobs)))
         case TandemError():
             message.failure.CopyFrom(faults.failure_message(body))
         case _:
@@ -299,6 +310,8 @@ def decode_reply(message: pb.Reply) -> ReplyBody:
             return _proposal_value(message.proposal)
         case "scored":
             return Scored(tuple(message.scored.matches))
+        case "prompt_read":
+            return PromptRead(logprob_values(message.prompt_read.logprobs, "prompt_read.logprobs"))
         case "failure":
             return faults.error_value(message.failure)
         case _:
@@ -348,7 +361,7 @@ def _verdict_message(value: Verdict) -> pb.Verdict:
         offset=value.offset,
         accepted=value.accepted,
         token=value.token,
-        logprobs=[_logprob_message(each) for each in value.logprobs or ()],
+        logprobs=logprob_messages(value.logprobs or ()),
         queue_microseconds=_scaled(value.queue_seconds, _MICROSECONDS),
         forward_microseconds=_scaled(value.forward_seconds, _MICROSECONDS),
         kv_used_basis_points=_scaled(value.kv_used, _BASIS_POINTS),
@@ -365,7 +378,7 @@ def _verdict_value(message: pb.Verdict) -> Verdict:
         offset=message.offset,
         accepted=message.accepted,
         token=message.token,
-        logprobs=tuple(_logprob_value(each) for each in message.logprobs) or None,
+        logprobs=logprob_values(message.logprobs, "verdict.logprobs") or None,
         queue_seconds=message.queue_microseconds / _MICROSECONDS,
         forward_seconds=message.forward_microseconds / _MICROSECONDS,
         kv_used=message.kv_used_basis_points / _BASIS_POINTS,
@@ -382,16 +395,6 @@ def _credit_values(credits: Sequence[int]) -> tuple[float, ...]:
             path = f"verdict.credits_basis_points[{at}]"
             raise BadRequest(f"{path} is {credit}; a chance has {_BASIS_POINTS} at most", parameter=path)
     return tuple(credit / _BASIS_POINTS for credit in credits)
-
-
-def _logprob_message(value: TokenLogprob) -> pb.TokenLogprob:
-    top_ids, top_logprobs = [token for token, _ in value.top], [logprob for _, logprob in value.top]
-    return pb.TokenLogprob(logprob=value.logprob, top_ids=top_ids, top_logprobs=top_logprobs)
-
-
-def _logprob_value(message: pb.TokenLogprob) -> TokenLogprob:
-    top = paired(message.top_ids, message.top_logprobs, "verdict.logprobs.top_logprobs")
-    return TokenLogprob(logprob=message.logprob, top=top)
 
 
 # Capabilities ---------------------------------------------------------------------------------------------------------

@@ -13,13 +13,14 @@ from tandem_runtime.domain.tokens import (
     Capabilities,
     OpenSession,
     ProposeRound,
+    ReadPrompt,
     RunRounds,
     ScoreTokens,
     SessionId,
     Verdict,
     VerifyRound,
 )
-from tandem_runtime.ports import DraftEngine, Remembering, TargetEngine
+from tandem_runtime.ports import DraftEngine, PromptReader, Remembering, TargetEngine
 from tandem_runtime.wire import transport
 from tandem_runtime.wire.codec import Ended, ReplyBody, RequestBody, Scored
 
@@ -60,6 +61,8 @@ class TargetRole:
                     async for verdict in verdicts:
                         yield verdict
                 yield Ended()
+            case ReadPrompt() if isinstance(self.engine, PromptReader):
+                yield await self.engine.read(request)
             case _:
                 raise BadRequest(f"a target does not serve {type(request).__name__}", parameter="kind")
 

@@ -127,7 +127,7 @@ class Replies(_message.Message):
     def __init__(self, replies: _Optional[_Iterable[_Union[Reply, _Mapping]]] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("call", "session", "incarnation", "open", "verify", "run", "propose", "score", "cancel", "close")
+    __slots__ = ("call", "session", "incarnation", "open", "verify", "run", "propose", "score", "cancel", "close", "read_prompt")
     CALL_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -138,6 +138,7 @@ class Request(_message.Message):
     SCORE_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
+    READ_PROMPT_FIELD_NUMBER: _ClassVar[int]
     call: int
     session: int
     incarnation: str
@@ -148,10 +149,11 @@ class Request(_message.Message):
     score: Score
     cancel: Cancel
     close: Close
-    def __init__(self, call: _Optional[int] = ..., session: _Optional[int] = ..., incarnation: _Optional[str] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., verify: _Optional[_Union[Verify, _Mapping]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., propose: _Optional[_Union[Propose, _Mapping]] = ..., score: _Optional[_Union[Score, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ...) -> None: ...
+    read_prompt: ReadPrompt
+    def __init__(self, call: _Optional[int] = ..., session: _Optional[int] = ..., incarnation: _Optional[str] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., verify: _Optional[_Union[Verify, _Mapping]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., propose: _Optional[_Union[Propose, _Mapping]] = ..., score: _Optional[_Union[Score, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., read_prompt: _Optional[_Union[ReadPrompt, _Mapping]] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("call", "opened", "verdict", "ended", "proposal", "scored", "failure")
+    __slots__ = ("call", "opened", "verdict", "ended", "proposal", "scored", "failure", "prompt_read")
     CALL_FIELD_NUMBER: _ClassVar[int]
     OPENED_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
@@ -159,6 +161,7 @@ class Reply(_message.Message):
     PROPOSAL_FIELD_NUMBER: _ClassVar[int]
     SCORED_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_READ_FIELD_NUMBER: _ClassVar[int]
     call: int
     opened: Opened
     verdict: Verdict
@@ -166,7 +169,8 @@ class Reply(_message.Message):
     proposal: Proposal
     scored: Scored
     failure: Failure
-    def __init__(self, call: _Optional[int] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., proposal: _Optional[_Union[Proposal, _Mapping]] = ..., scored: _Optional[_Union[Scored, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+    prompt_read: PromptRead
+    def __init__(self, call: _Optional[int] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., proposal: _Optional[_Union[Proposal, _Mapping]] = ..., scored: _Optional[_Union[Scored, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., prompt_read: _Optional[_Union[PromptRead, _Mapping]] = ...) -> None: ...
 
 class SamplingParameters(_message.Message):
     __slots__ = ("seed", "choice", "temperature", "top_k", "top_p", "min_p", "bias_ids", "bias_values", "grammar", "allowed_tokens", "bad_words", "min_tokens", "end_tokens", "repetition_penalty", "frequency_penalty", "presence_penalty")
@@ -339,6 +343,22 @@ class TokenLogprob(_message.Message):
     top_ids: _containers.RepeatedScalarFieldContainer[int]
     top_logprobs: _containers.RepeatedScalarFieldContainer[float]
     def __init__(self, logprob: _Optional[float] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class ReadPrompt(_message.Message):
+    __slots__ = ("base", "count", "alternatives")
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    ALTERNATIVES_FIELD_NUMBER: _ClassVar[int]
+    base: int
+    count: int
+    alternatives: int
+    def __init__(self, base: _Optional[int] = ..., count: _Optional[int] = ..., alternatives: _Optional[int] = ...) -> None: ...
+
+class PromptRead(_message.Message):
+    __slots__ = ("logprobs",)
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
+    def __init__(self, logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ...) -> None: ...
 
 class Verdict(_message.Message):
     __slots__ = ("round", "offset", "accepted", "token", "logprobs", "queue_microseconds", "forward_microseconds", "kv_used_basis_points", "credits_basis_points", "rows", "unjudged", "beside")

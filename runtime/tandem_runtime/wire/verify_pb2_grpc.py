@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class TargetStub:
-    """Judges proposals: open, verify, run, cancel, close.
+    """Judges proposals: open, verify, run, read prompt, cancel, close.
     """
 
     def __init__(self, channel):
@@ -53,7 +53,7 @@ class TargetStub:
 
 
 class TargetServicer:
-    """Judges proposals: open, verify, run, cancel, close.
+    """Judges proposals: open, verify, run, read prompt, cancel, close.
     """
 
     def Describe(self, request, context):
@@ -101,7 +101,7 @@ def add_TargetServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Target:
-    """Judges proposals: open, verify, run, cancel, close.
+    """Judges proposals: open, verify, run, read prompt, cancel, close.
     """
 
     @staticmethod
