@@ -199,6 +199,22 @@ async def test_a_session_opened_again_in_the_middle_goes_on_in_its_grammar() -> 
     assert (verdict.accepted, verdict.token) == (2, END)
 
 
+async def test_a_session_opened_again_before_within_and_behind_a_call_goes_on_in_its_grammar() -> None:
+    """As after a lost target: whether a call is open follows from the output alone."""
+    asked = constrained(0, temperature=0.0, grammar=CALLS)
+    (answer,), _ = await answers(replace(PAIR, target=calling), [asks(asked, max_tokens=200, end_tokens=(END,))], OFF)
+    assert isinstance(answer, Answer)
+    ids = answer.ids
+    assert ids[-1] == END
+    with BatchedTarget(ScriptedModel(calling), WITH_GRAMMARS, clock=SystemClock()) as target:
+        for said in range(len(ids)):
+            opened = await target.open(OpenSession(SessionId("s"), (0,), ids[:said], asked, Verification.COUPLED, 200))
+            guesses = ids[said : said + 6]
+            verdict = await target.verify(VerifyRound(SessionId("s"), opened.incarnation, 0, said, Proposal(guesses)))
+            follows = [*ids[said + len(guesses) :], END]
+            assert (verdict.accepted, verdict.token) == (len(guesses), follows[0]), text_of(ids[:said])
+
+
 async def test_a_grammar_that_admits_no_token_fails_its_own_request_and_no_other() -> None:
     asked = replace(constrained(3, temperature=0.0), allowed_tokens=(1,))
     found, _ = await answers(PAIR, [asks(asked, max_tokens=9), asks(GREEDY, max_tokens=2)], KS[3])
