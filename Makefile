@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+MINUTES := 10
 BENCHMARKS = $(basename $(notdir $(shell grep -l '^if __name__' benchmarks/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint types contracts domain check outside inside test demo demo-down bench proto chart exactness faults mutants
+.PHONY: help setup lint types contracts domain check outside inside test demo demo-down bench proto chart exactness faults mutants soak
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -44,7 +45,7 @@ test: check controlplane ## every test this machine can run; says what it skips 
 	$(BIN)/pytest -q tests/cluster/test_story.py
 
 outside: $(STAMP)
-	$(BIN)/pytest -q --numprocesses=2 --dist=loadfile tests/laws tests/seams tests/agreement tests/scenarios tests/exactness tests/mutants
+	$(BIN)/pytest -q --numprocesses=2 --dist=loadfile tests/laws tests/seams tests/agreement tests/scenarios tests/exactness tests/mutants tests/soak
 
 inside: $(STAMP) controlplane
 	$(BIN)/pytest -q tests/cluster --ignore=tests/cluster/test_story.py
@@ -61,6 +62,9 @@ faults: $(STAMP) controlplane ## a rollout whose operator is killed after every 
 
 mutants: $(STAMP) ## plant each known fault in a copy and name the test that sees it; a survivor fails
 	$(BIN)/python -m tests.mutants
+
+soak: $(STAMP) ## callers of all kinds while engines and gateways are killed: make soak MINUTES=10
+	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 bench: $(STAMP) ## one measured comparison: make bench NAME=coupled_verify (a wrong name lists them all)
 	@$(if $(filter $(BENCHMARKS),$(NAME)),:,echo "NAME='$(NAME)' is no benchmark; give one: make bench NAME=..., of $(BENCHMARKS)" >&2; exit 2)

@@ -81,12 +81,19 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
         Headline("products_ms_bf16", "of them in products"),
     ),
     "fairness": (Headline("max_share_error", "largest distance of a tenant's share from its weight's", "≤ .05"),),
+    "gateway_load": (
+        Headline("rounds_per_s", "rounds a second that one gateway carries, 256 sessions", "≥ 2000"),
+        Headline("added_p99_ms", "milliseconds added to a round at 2,000 a second, slowest hundredth", "≤ 20"),
+        Headline("dropped", "streams dropped at it", "0"),
+        Headline("bytes_per_idle_stream", "bytes of an idle stream, of 1,000", "≤ 200000"),
+    ),
     "gathering": (
         Headline("closed_ahead_2", "rounds of two sessions that draft ahead, steps that wait over steps that do not"),
         Headline("closed_lookup_16", "of sixteen that look up"),
         Headline("worst_gain", "the worst of all loads", "≥ .995"),
     ),
     "never_worse": (Headline("worst_ratio", "worst speed over plain decoding", "≥ .99"),),
+    "off_overhead": (Headline("ratio", "plain decoding through Tandem over the engine alone, seconds", "≤ 1.01"),),
     "operator_look": (Headline("median_ms", "CPU milliseconds of one look"),),
     "pair_speed": (
         Headline("unpaced_speedup", "the trained pair on over off, as fast as it goes"),
@@ -102,6 +109,13 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
         Headline("speedup_at_0.9", "at .9", "≥ 2.5"),
     ),
     "rig_twin": (Headline("worst_distance", "virtual time's largest distance from real time over sockets", "≤ .05"),),
+    "rpc": (
+        Headline("added_p50_ms_1", "milliseconds that gateway and RPC add to a round, one stream, median", "≤ .6"),
+        Headline("added_p99_ms_1", "slowest hundredth", "≤ 2"),
+        Headline("added_p50_ms_64", "of 64 streams, median", "≤ 1.5"),
+        Headline("verify_bytes_up", "bytes of a verify of 5 guesses", "≤ 128"),
+        Headline("verify_bytes_down", "of its verdict", "≤ 128"),
+    ),
     "rig_sequential": (Headline("min_ratio_to_optimum", "least ratio to the closed-form optimum", "≥ .97"),),
     "segments": (
         Headline("task_gain_most", "the most that a belief per task gains on a recorded trace"),
