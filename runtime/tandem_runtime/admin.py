@@ -15,7 +15,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+MOST_HEAD_BYTES = 64 * 1024
+"""Of a request before its body. Nobody's is a tenth of it; without a limit one that never ends fills the memory."""
 _IDLE_SECONDS = 75
 """Longer than the 60 s for which common proxies keep a connection, so that the proxy closes it and no request races."""
 
@@ -49,6 +52,7 @@ async def http_server(app: ASGIApp, *, host: str, port: int, grace_seconds: int 
         server = _Server(
             uvicorn.Config(
                 app,
+                http=_Http,
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -74,6 +78,27 @@ def _listening(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         reason = str(getattr(error, "strerror", None) or error).partition(" (while")[0]
         raise OSError(f"cannot listen on {host}:{port}: {reason}") from error
+
+
+class _Http(HttpToolsProtocol):
+    """With a limit to a request's head, which this parser, unlike the others, has not."""
+
+    _in_head = True
+    _head_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._head_bytes > MOST_HEAD_BYTES:
+            self.send_400_response(f"The head of the request is longer than {MOST_HEAD_BYTES} bytes.")
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_head, self._head_bytes = True, 0
+        super().on_message_complete()
 
 
 class _Server(uvicorn.Server):

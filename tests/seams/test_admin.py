@@ -1,5 +1,6 @@
 """The admin side over a real socket."""
 
+import asyncio
 import errno
 
 import httpx
@@ -9,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from tandem_runtime.admin import admin_app, http_server
+from tandem_runtime.admin import MOST_HEAD_BYTES, admin_app, http_server
 
 
 async def test_ready_follows_the_trouble_and_healthy_does_not() -> None:
@@ -47,3 +48,29 @@ async def test_a_port_in_use_is_one_line_that_names_it() -> None:
         with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use$") as caught:
             await http_server(app, host="127.0.0.1", port=port).__aenter__()
     assert getattr(caught.value.__cause__, "errno", None) == errno.EADDRINUSE
+
+
+async def test_a_head_that_does_not_end_is_refused_before_it_fills_the_memory() -> None:
+    app = admin_app(trouble=lambda: None, registry=CollectorRegistry())
+    async with http_server(app, host="127.0.0.1", port=0) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = b"GET /healthz HTTP/1.1\r\nhost: x\r\nendless: "
+        writer.write(head + b"x" * (MOST_HEAD_BYTES - len(head)))
+        await writer.drain()
+        await asyncio.sleep(0.1)
+        writer.write(b"x")
+        reply = await reader.read()
+        writer.close()
+    assert reply.startswith(b"HTTP/1.1 400 ")
+    assert str(MOST_HEAD_BYTES).encode() in reply
+
+
+async def test_requests_that_are_longer_together_than_a_head_may_be_are_served_on_one_connection() -> None:
+    app = admin_app(trouble=lambda: None, registry=CollectorRegistry())
+    async with http_server(app, host="127.0.0.1", port=0) as port, httpx.AsyncClient() as client:
+        replies = [
+            await client.request("GET", f"http://127.0.0.1:{port}/healthz", content=bytes(MOST_HEAD_BYTES + 1))
+            for _ in range(3)
+        ]
+        long = [await client.get(f"http://127.0.0.1:{port}/healthz", headers={"x": "x" * 30_000}) for _ in range(3)]
+    assert [reply.status_code for reply in (*replies, *long)] == [200] * 6
