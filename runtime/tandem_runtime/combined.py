@@ -308,8 +308,8 @@ class CombinedDraft:
         heard = len(self._output)
         told = tuple(self._output[member.heard :])
         stop, outlook = self.drafting.stop_of(member.drafter), self.drafting.outlook_of(member.drafter, k)
-        asked = replace(request, incarnation=incarnation, base=member.heard, committed=told, k=k)
-        proposal = await proposed(member.engine, replace(asked, stop=stop, outlook=outlook))
+        asked = ProposeRound(request.session, incarnation, member.heard, told, k, stop, outlook)
+        proposal = await proposed(member.engine, asked)
         member.heard = heard
         return self._admitted(proposal)
 

@@ -17,12 +17,15 @@ rounds that read a prompt; output tokens do not. What was proposed has one label
 """
 
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from tandem_runtime.domain.evidence import Arm
 from tandem_runtime.domain.replay import Result
 from tandem_runtime.domain.tokens import Round
+
+Metric = TypeVar("Metric", Counter, Histogram)
 
 LABELS = ("revision", "arm")
 NO_REVISION = ""
@@ -73,27 +76,27 @@ class Metrics:
         )
 
     def add_round(self, round: Round, *, revision: str, arm: Arm) -> None:
-        self._output.labels(revision, arm).inc(round.emitted)
+        self._output.of(revision, arm).inc(round.emitted)
         if not round.prefill:
-            self._decode.labels(revision, arm).inc(round.seconds)
-            self._between.labels(revision, arm).observe(round.seconds)
+            self._decode.of(revision, arm).inc(round.seconds)
+            self._between.of(revision, arm).observe(round.seconds)
         if round.proposed:
-            labels = revision, arm, round.drafter.value
-            self._drafts.labels(*labels).inc()
-            self._proposed.labels(*labels).inc(round.proposed)
-            self._accepted.labels(*labels).inc(round.accepted)
-            self._unjudged.labels(*labels).inc(round.unjudged)
+            labels = revision, arm, round.drafter
+            self._drafts.of(*labels).inc()
+            self._proposed.of(*labels).inc(round.proposed)
+            self._accepted.of(*labels).inc(round.accepted)
+            self._unjudged.of(*labels).inc(round.unjudged)
             for position in range(round.accepted):
-                self._positions.labels(*labels, position).inc()
+                self._positions.of(*labels, position).inc()
         if round.ahead is not None:
-            self._prepared.labels(revision, arm, "hit" if round.ahead.hit else "miss").inc()
-            self._wasted.labels(revision, arm).inc(round.ahead.wasted)
+            self._prepared.of(revision, arm, "hit" if round.ahead.hit else "miss").inc()
+            self._wasted.of(revision, arm).inc(round.ahead.wasted)
 
     def add_first_token(self, seconds: float, *, revision: str, arm: Arm) -> None:
-        self._first.labels(revision, arm).observe(seconds)
+        self._first.of(revision, arm).observe(seconds)
 
     def add_request(self, code: int, *, revision: str = NO_REVISION, arm: Arm = Arm.OFF) -> None:
-        self._requests.labels(revision, arm, code).inc()
+        self._requests.of(revision, arm, code).inc()
 
     def add_replay(self, result: Result, *, revision: str) -> None:
         self._replays.labels(revision, result.value).inc()
@@ -107,8 +110,23 @@ class Metrics:
         """Prometheus text."""
         return generate_latest(self.registry)
 
-    def _counter(self, name: str, help_text: str, *more_labels: str) -> Counter:
-        return Counter(f"tandem_{name}", help_text, (*LABELS, *more_labels), registry=self.registry)
+    def _counter(self, name: str, help_text: str, *more_labels: str) -> "_Labelled[Counter]":
+        return _Labelled(Counter(f"tandem_{name}", help_text, (*LABELS, *more_labels), registry=self.registry))
 
-    def _histogram(self, name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"tandem_{name}", help_text, LABELS, buckets=buckets, registry=self.registry)
+    def _histogram(self, name: str, help_text: str, buckets: tuple[float, ...]) -> "_Labelled[Histogram]":
+        return _Labelled(Histogram(f"tandem_{name}", help_text, LABELS, buckets=buckets, registry=self.registry))
+
+
+class _Labelled(Generic[Metric]):
+    """A metric whose cells are kept by their labels: the library makes texts of all of them, under a lock, at each
+    look-up, and a round has a dozen."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric: Metric = metric
+        self._cells: dict[tuple[str | int, ...], Metric] = {}
+
+    def of(self, *labels: str | int) -> Metric:
+        cell = self._cells.get(labels)
+        if cell is None:
+            cell = self._cells[labels] = self._metric.labels(*labels)
+        return cell

@@ -124,11 +124,11 @@ def answered(record: Record, now: float, *, seconds: float, tokens: int, read: b
     """It gave a proposal in order, of `tokens` tokens; `read`: it had to read first, so the time says nothing."""
     good = record.good + 1
     failures = record.failures if good < FORGIVEN_AFTER else 0
-    known = replace(record, good=good, failures=failures, rests_until=now, alone_since=None)
-    if read or not tokens:
-        return known
-    usual = seconds / tokens if record.token_seconds is None else record.token_seconds
-    return replace(known, token_seconds=KEPT * usual + (1 - KEPT) * seconds / tokens)
+    token_seconds = record.token_seconds
+    if tokens and not read:
+        usual = seconds / tokens if token_seconds is None else token_seconds
+        token_seconds = KEPT * usual + (1 - KEPT) * seconds / tokens
+    return Record(token_seconds, failures, good, record.failed_at, rests_until=now)
 
 
 def failed(record: Record, now: float, *, asked_at: float, least_seconds: float = FIRST_REST_SECONDS) -> Record:

@@ -416,6 +416,8 @@ class Session:
             unjudged=verdict.unjudged,
             beside=verdict.beside,
         )
+        if not verdict.credits and not self._proposal.confidences:
+            return round
         return replace(
             round,
             credits=verdict.credits[: round.examined],

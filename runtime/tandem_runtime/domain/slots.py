@@ -9,6 +9,7 @@ The start of a slot still holds rounds that the slot before began, so it is not 
 
 import hashlib
 import math
+from functools import lru_cache
 
 UNCOUNTED_SHARE = 0.15
 UNCOUNTED_MOST_SECONDS = 3.0
@@ -19,6 +20,7 @@ def slot_number(now: float, slot_seconds: float) -> int:
     return math.floor(now / slot_seconds)
 
 
+@lru_cache(maxsize=1024)  # asked twice a round, of some pods and the slot of the moment
 def is_off(pod_uid: str, slot: int, salt: str, off_percent: int) -> bool:
     """True in `off_percent` of each pod's slots: the first 8 bytes of SHA-256("uid|slot|salt") as a share of 2^64."""
     digest = hashlib.sha256(f"{pod_uid}|{slot}|{salt}".encode()).digest()

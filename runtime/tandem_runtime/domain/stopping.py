@@ -90,6 +90,8 @@ class StopScanner:
 
     def feed(self, text: str) -> tuple[str, bool]:
         """What may be shown now, and whether a stop string was completed (then it is the last that is ever shown)."""
+        if not self._stop:
+            return text, False
         self._held += text
         found = self._first_stop()
         if found is not None:

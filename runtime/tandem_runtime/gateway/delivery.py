@@ -10,7 +10,7 @@ is an event in the stream, which then ends without `[DONE]`.
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -33,7 +33,6 @@ KEEP_ALIVE_SECONDS = 15.0
 """Proxies commonly cut a connection that is silent for 30 or 60 seconds."""
 
 Result = TypeVar("Result")
-Told = TypeVar("Told")
 
 log = logging.getLogger(__name__)
 
@@ -78,14 +77,15 @@ async def plain_reply(gateway: Gateway, call: Call, receive: Receive) -> Respons
 async def _answer(gateway: Gateway, call: Call) -> Whole:
     answers = [Answer() for _ in range(call.ask.sessions)]
     async with call.served_by(gateway) as reply, aclosing(reply.items()) as items:
-        async for index, item in items:
-            match item:
-                case PromptRead():
-                    answers[index].prompt = item
-                case Emit():
-                    answers[index].add(item)
-                case Finish():
-                    answers[index].finish = item.reason
+        async for pair in items:
+            assert pair is not None, "silence is told where it is asked for"
+            match pair:
+                case index, PromptRead() as read:
+                    answers[index].prompt = read
+                case index, Emit() as emit:
+                    answers[index].add(emit)
+                case index, Finish() as finish:
+                    answers[index].finish = finish.reason
         usage = count_usage(prompt_tokens=call.ask.prompt_tokens, answers=answers, details=reply.details())
         ask = call.ask
         told = answers if ask.kept is None else likeliest(answers, of=ask.choices, keep=ask.kept)
@@ -107,11 +107,11 @@ class StreamedReply(Response):
         started = False
         try:
             async with aclosing(self._events()) as events:
-                async for event in events:
+                async for part in events:
                     if not started:
                         started = True
                         await send(_stream_start())
-                    await send(_stream_part(event))
+                    await send(_stream_part(part))
         except Exception as error:
             failure = report_failure(error)
             if not started:
@@ -121,32 +121,34 @@ class StreamedReply(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
-        """The whole stream as bytes, with a comment whenever nothing was said for a while."""
+        """The whole stream as bytes, a part for what comes at once, with a comment whenever nothing was said for a
+        while."""
         call = self._call
         usage_of_prompt = call.ask.prompt_tokens if call.wants_usage else None
         stream = ReplyStream(call.presenter, choices=call.ask.sessions, usage_of_prompt=usage_of_prompt)
         async with (
             call.served_by(self._gateway) as reply,
-            aclosing(reply.items()) as items,
-            aclosing(_or_silence(items, KEEP_ALIVE_SECONDS)) as pairs,
+            aclosing(reply.items(silence_seconds=KEEP_ALIVE_SECONDS)) as pairs,
         ):
             async for pair in pairs:
-                for event in _frame(stream, reply, pair):
-                    yield event
+                part = _frame(stream, reply, pair)
+                if part:
+                    yield part
         yield sse.DONE
 
 
-def _frame(stream: ReplyStream, reply: Reply, pair: tuple[int, Item] | None) -> list[bytes]:
+def _frame(stream: ReplyStream, reply: Reply, pair: tuple[int, Item] | None) -> bytes:
+    """Nothing where all is held back."""
     match pair:
         case None:
-            return [sse.KEEP_ALIVE]
+            return sse.KEEP_ALIVE
         case index, PromptRead() as read:
             chunks = stream.prompt_read(index, read)
         case index, Emit() as emit:
             chunks = stream.emitted(index, emit)
         case index, Finish() as finish:
             chunks = stream.finished(index, finish.reason, reply.report(), reply.details())
-    return [sse.frame_event(json.dumps(chunk)) for chunk in chunks]
+    return b"".join(sse.frame_event(json.dumps(chunk)) for chunk in chunks)
 
 
 def _stream_start() -> dict[str, Any]:
@@ -160,27 +162,6 @@ def _stream_start() -> dict[str, Any]:
 
 def _stream_part(body: bytes) -> dict[str, Any]:
     return {"type": "http.response.body", "body": body, "more_body": True}
-
-
-async def _or_silence(items: AsyncIterator[Told], silence_seconds: float) -> AsyncGenerator[Told | None, None]:
-    """The items, and None each time that `silence_seconds` pass without one."""
-    coming: asyncio.Future[Told] | None = None
-    try:
-        while True:
-            coming = coming or asyncio.ensure_future(anext(items))
-            done, _ = await asyncio.wait((coming,), timeout=silence_seconds)
-            if not done:
-                yield None
-                continue
-            arrived, coming = coming, None
-            try:
-                item = arrived.result()
-            except StopAsyncIteration:
-                return
-            yield item
-    finally:
-        if coming is not None:
-            await _end(coming)
 
 
 async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:

@@ -84,7 +84,10 @@ class Reply:
         self._account = account
         self._clock = clock
         self._began = clock.monotonic()
-        self._items: asyncio.Queue[tuple[int, Item | Exception]] = asyncio.Queue(ITEMS_AHEAD)
+        self._items: asyncio.Queue[tuple[int, Item | Exception] | None] = asyncio.Queue(ITEMS_AHEAD)
+        self._is_quiet = False
+        """Since it was looked after last."""
+        self._looking: asyncio.TimerHandle | None = None
         self.choices: list[Choice] = []
         self._prompts_read = [asyncio.Event() for _ in ask.prompts]
         self._reader = asyncio.current_task()
@@ -105,22 +108,47 @@ class Reply:
         """What usage tells beyond sums: of a prediction, where the request has one."""
         return None if self._ask.prediction is None else self._account.prediction_use()
 
-    async def items(self) -> AsyncGenerator[tuple[int, Item], None]:
-        """What the choices emit, each with its index, until all have finished. The first failure is raised."""
+    async def items(self, *, silence_seconds: float | None = None) -> AsyncGenerator[tuple[int, Item] | None, None]:
+        """What the choices emit, each with its index, until all have finished; None where nothing came for
+        `silence_seconds`, or for half of that. The first failure is raised."""
         silent = set(
             range(len(self.choices)) if self._ask.prompt_logprobs is None else ()
         )  # else it is late on purpose
         running = len(self.choices)
-        while running:
-            index, item = await self._items.get()
-            if isinstance(item, Exception):
-                raise item
-            if index in silent:
-                silent.discard(index)
-                elapsed = self._clock.monotonic() - self._began
-                self._account.add_first_token(elapsed, warm=self.choices[index].seat.warm)
-            running -= isinstance(item, Finish)
-            yield index, item
+        with self._noticing(silence_seconds):
+            while running:
+                arrived = await self._items.get()
+                self._is_quiet = False
+                if arrived is None:
+                    yield None
+                    continue
+                index, item = arrived
+                if isinstance(item, Exception):
+                    raise item
+                if index in silent:
+                    silent.discard(index)
+                    elapsed = self._clock.monotonic() - self._began
+                    self._account.add_first_token(elapsed, warm=self.choices[index].seat.warm)
+                running -= isinstance(item, Finish)
+                yield index, item
+
+    @contextmanager
+    def _noticing(self, silence_seconds: float | None) -> Iterator[None]:
+        """Have None among the items where they are silent: looked after now and then, since a time limit for each item
+        costs a stream more than its text does."""
+        if silence_seconds is not None:
+            self._look(silence_seconds / 2)
+        try:
+            yield
+        finally:
+            if self._looking is not None:
+                self._looking.cancel()
+
+    def _look(self, every_seconds: float) -> None:
+        if self._is_quiet and self._items.empty():
+            self._items.put_nowait(None)
+        self._is_quiet = True
+        self._looking = asyncio.get_running_loop().call_later(every_seconds, self._look, every_seconds)
 
     def cut_off(self, error: TandemError) -> None:
         """End all choices where they stand, with `error` in place of what was not read yet."""
