@@ -65,7 +65,7 @@ class Report:
         return "\n".join(lines)
 
 
-def _counts(counts: Mapping[str, int]) -> str:
+def _counts(counts: Counter[Any]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"
 
 

@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import random
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,7 +46,7 @@ class Stage:
     pods: list[Pod]
     chance: random.Random
     gateways: list[Gateway] = field(default_factory=list)
-    _starts: itertools.count[int] = field(default_factory=itertools.count)
+    _starts: Iterator[int] = field(default_factory=itertools.count)
 
     @property
     def ports(self) -> list[int]:
