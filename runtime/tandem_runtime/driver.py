@@ -8,8 +8,7 @@ Refuses to know HTTP, gRPC, tensors and settings, and to decide anything: the se
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, assert_never
 
@@ -67,8 +66,9 @@ async def generate(
         while True:
             match session.next():
                 case Emit() as emit:
-                    with executor.paused():
-                        yield emit
+                    left = clock.monotonic()
+                    yield emit
+                    executor.waited(clock.monotonic() - left)
                 case Finish() as finish:
                     yield finish
                     return
@@ -168,12 +168,9 @@ class _Executor:
             if not isinstance(lost, SessionLost | StaleOffset):
                 self._engines.target = await self._engines.reopen()
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
+    def waited(self, seconds: float) -> None:
         """What the reader of the answer takes is no part of the round."""
-        left = self._clock.monotonic()
-        yield
-        self._round_began += self._clock.monotonic() - left
+        self._round_began += seconds
 
     async def release(self) -> None:
         """Free the session everywhere, whatever state it is in; an engine that is gone has freed it already."""

@@ -7,6 +7,7 @@ Exit codes: 0 done, 1 failed (one line on stderr says why), 2 the command line i
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -117,6 +118,7 @@ def until_signalled(serve: Callable[[asyncio.Event], Awaitable[None]]) -> None:
             asyncio.get_running_loop().add_signal_handler(number, ending.set)
         await serve(ending)
 
+    gc.freeze()  # what the libraries hold for good is not looked through again while every stream waits
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run())
 

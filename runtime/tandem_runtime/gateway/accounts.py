@@ -90,11 +90,12 @@ class Account:
         if round.drafter is Drafter.PREDICTION:
             self._predicted_accepted += round.accepted
             self._predicted_rejected += round.proposed - round.unjudged - round.cut - round.accepted
-        self._arm = arm_at(self.policy, place.pod, wall=round.started)
-        self._metrics.add_round(round, revision=self.revision.name, arm=self._arm)
+        policy, revision = self.policy, self.revision
+        self._arm = arm_at(policy, place.pod, wall=round.started)
+        self._metrics.add_round(round, revision=revision.name, arm=self._arm)
         if place.warm and not self._assignment.wish.steers:
             self._add_to_stratum(round)
-            self._add_to_slot(round, place)
+            self._add_to_slot(round, place, policy, revision)
 
     def _add_to_stratum(self, round: Round) -> None:
         self._stratum.add(round, bucket=self._bucket)
@@ -102,19 +103,19 @@ class Account:
             self._speculated = True
             self._stratum.bucket_requests[self._bucket] += 1
 
-    def _add_to_slot(self, round: Round, place: RoundPlace) -> None:
-        policy = self.policy
+    def _add_to_slot(self, round: Round, place: RoundPlace, policy: Policy, revision: PairRevision) -> None:
         slot_seconds = policy.control.slot_seconds
         slot = counted_slot(round.started, round.ended, slot_seconds)
         if slot is None or round.prefill:
             return
-        key = SlotKey(place.pod, self.revision.target, slot, self._slot_arm(place), policy.number, self.revision.name)
+        arm = self._slot_arm(place, revision)
+        key = SlotKey(place.pod, revision.target, slot, arm, policy.number, revision.name)
         ends_at = float((slot + 1) * slot_seconds)
         self._ledger.add_decode(key, ends_at=ends_at, tokens=round.emitted, seconds=round.seconds)
 
-    def _slot_arm(self, place: RoundPlace) -> Arm:
+    def _slot_arm(self, place: RoundPlace, revision: PairRevision) -> Arm:
         """A session that may not speculate in an on slot waits for the others' rows: it is of neither arm."""
-        may_speculate = place.has_draft and self.revision.speculate
+        may_speculate = place.has_draft and revision.speculate
         return self._arm if may_speculate or self._arm is Arm.OFF else Arm.BESIDE
 
     def add_first_token(self, seconds: float, *, warm: bool) -> None:

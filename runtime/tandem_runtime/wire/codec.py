@@ -12,7 +12,6 @@ their merge. So every message is encoded once, as a frame of its own, and joinin
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
@@ -52,6 +51,8 @@ _MICROSECONDS = 1_000_000
 _BASIS_POINTS = 10_000
 _UINT32 = 2**32 - 1
 _BYTE = 255
+_UNFIT = (ValueError, TypeError, KeyError)
+"""Protobuf refuses an integer outside its field's range by the first, and a wrong type by the second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +88,15 @@ _DETERMINISMS_BACK: dict[int, str] = {number: name for name, number in _DETERMIN
 
 def request_frame(body: RequestBody, *, call: int, session: int, bound: Incarnation | None = None) -> bytes:
     """One request as a frame. The incarnation travels only when it is not the one `bound` by Opened."""
-    with _fitting(_suspect(body)):
-        frame = pb.Requests()
+    frame = pb.Requests()
+    try:
         message = frame.requests.add(call=call, session=session)
         if isinstance(body, _OfSession) and body.incarnation != bound:
             message.incarnation = body.incarnation
         _fill_request(message, body)
         return frame.SerializeToString()
+    except _UNFIT as error:
+        raise _does_not_fit(_suspect(body), error) from error
 
 
 def _suspect(body: RequestBody) -> str:
@@ -254,10 +257,12 @@ def _verify_value(message: pb.Verify, session: SessionId, incarnation: Incarnati
 
 def reply_frame(body: ReplyBody, *, call: int) -> bytes:
     """One reply as a frame; `call` 0 answers a frame that could not be read."""
-    with _fitting("reply"):
-        frame = pb.Replies()
+    frame = pb.Replies()
+    try:
         _fill_reply(frame.replies.add(call=call), body)
         return frame.SerializeToString()
+    except _UNFIT as error:
+        raise _does_not_fit("reply", error) from error
 
 
 def _fill_reply(message: pb.Reply, body: ReplyBody) -> None:
@@ -425,7 +430,7 @@ def forget_reply() -> bytes:
 
 
 def capabilities_bytes(value: Capabilities) -> bytes:
-    with _fitting("capabilities"):
+    try:
         return pb.DescribeReply(
             model_digest=value.model_digest,
             tokenizer_digest=value.tokenizer_digest,
@@ -438,6 +443,8 @@ def capabilities_bytes(value: Capabilities) -> bytes:
                 for each in value.adapters
             ],
         ).SerializeToString()
+    except _UNFIT as error:
+        raise _does_not_fit("capabilities", error) from error
 
 
 def read_capabilities(encoded: bytes) -> Capabilities:
@@ -490,10 +497,5 @@ def _scaled(value: float, unit: int) -> int:
     return min(max(round(value * unit), 0), _UINT32)
 
 
-@contextmanager
-def _fitting(what: str) -> Iterator[None]:
-    """Protobuf refuses an integer outside its field's range by ValueError, and a wrong type by TypeError."""
-    try:
-        yield
-    except (ValueError, TypeError, KeyError) as error:
-        raise BadRequest(f"a {what} holds a value that the wire cannot carry: {error}", parameter=what) from error
+def _does_not_fit(what: str, error: Exception) -> BadRequest:
+    return BadRequest(f"a {what} holds a value that the wire cannot carry: {error}", parameter=what)

@@ -7,8 +7,8 @@ No method here waits for the network but by the inbox of its own call, so a sess
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -31,18 +31,25 @@ class _Seat:
 
 
 class _Inbox:
-    """The replies to one call, in order."""
+    """The replies to one call, in order, for the one who waits for them. Each call has one: a queue takes longer to be
+    made than to be used once."""
 
     def __init__(self) -> None:
-        self._replies: asyncio.Queue[ReplyBody] = asyncio.Queue()
+        self._replies: deque[ReplyBody] = deque()
+        self._waiting: asyncio.Future[None] | None = None
         self.over = False
 
     def put(self, reply: ReplyBody) -> None:
-        self._replies.put_nowait(reply)
+        self._replies.append(reply)
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
     async def get(self) -> ReplyBody:
         """Raises what the peer raised."""
-        reply = await self._replies.get()
+        while not self._replies:
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+        reply = self._replies.popleft()
         if isinstance(reply, TandemError):
             self.over = True
             raise reply
@@ -78,10 +85,14 @@ class Link:
 
     async def follow(self, session: SessionId, request: RequestBody) -> AsyncGenerator[ReplyBody]:
         """Replies until the peer says that it was all; closing the iterator ends the work at the peer."""
-        with self._call(self._seat(session), request) as inbox:
+        seat = self._seat(session)
+        call, inbox = self._call(seat, request)
+        try:
             while not isinstance(reply := await inbox.get(), Ended):
                 yield reply
             inbox.over = True
+        finally:
+            self._hang_up(seat, call, inbox)
 
     def close(self, session: SessionId) -> None:
         """Calls of the session that still wait raise SessionLost. Nothing comes back; unknown sessions are fine."""
@@ -113,26 +124,29 @@ class Link:
         return self._seats[session]
 
     async def _ask(self, seat: _Seat, request: RequestBody) -> ReplyBody:
-        with self._call(seat, request) as inbox:
+        call, inbox = self._call(seat, request)
+        try:
             reply = await inbox.get()
             inbox.over = True
             return reply
+        finally:
+            self._hang_up(seat, call, inbox)
 
-    @contextmanager
-    def _call(self, seat: _Seat, request: RequestBody) -> Iterator[_Inbox]:
+    def _call(self, seat: _Seat, request: RequestBody) -> tuple[int, _Inbox]:
+        """Ask; whoever does hangs up in the end."""
         call = next(self._calls)
         frame = codec.request_frame(request, call=call, session=seat.number, bound=seat.bound)
         transport.check_request(len(frame))
         inbox = self._inboxes[call] = _Inbox()
         seat.calls.add(call)
         self.outbox.put(frame)
-        try:
-            yield inbox
-        finally:
-            del self._inboxes[call]
-            seat.calls.discard(call)
-            if not inbox.over:
-                self.outbox.put(codec.request_frame(Cancel(), call=call, session=seat.number))
+        return call, inbox
+
+    def _hang_up(self, seat: _Seat, call: int, inbox: _Inbox) -> None:
+        del self._inboxes[call]
+        seat.calls.discard(call)
+        if not inbox.over:
+            self.outbox.put(codec.request_frame(Cancel(), call=call, session=seat.number))
 
 
 def _decoded(reply: codec.IncomingReply) -> ReplyBody:
