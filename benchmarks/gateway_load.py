@@ -275,7 +275,8 @@ def main() -> None:
         }
         first = first or seen
         most = max(most, seen.carried_per_s) if seen.holds else most
-    assert first is not None, "there are rungs"
+    if first is None or not first.added:
+        raise SystemExit("not one stream of the first rung came whole")
     with tempfile.TemporaryDirectory() as place:
         idle = asyncio.run(idle_in(Path(place)))
     print(f"{idle.streams} idle streams: {idle.before / 2**20:.0f} MB before, {idle.after / 2**20:.0f} with them")

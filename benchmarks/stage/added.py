@@ -49,10 +49,10 @@ def counted(values: Iterable[float]) -> dict[str, int]:
 
 
 def percentile(counts: Counts, share: float) -> float:
-    """The least value that so large a share does not exceed: of 1, 2, 3 and 4 ms, .5 gives 2."""
+    """The least value that so large a share does not exceed: of 1, 2, 3 and 4 ms, .5 gives 2; of nothing, no end."""
     needed = math.ceil(share * sum(counts.values()))
     for value, count in counts.items():
         needed -= count
         if needed <= 0:
             return float(value)
-    raise ValueError("nothing was counted")
+    return math.inf

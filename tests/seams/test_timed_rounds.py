@@ -2,6 +2,7 @@
 are."""
 
 import json
+import math
 
 import pytest
 from benchmarks.rpc import bytes_of_a_verify
@@ -23,6 +24,7 @@ def test_percentiles_follow_from_counts() -> None:
     counts = counted([1.0, 2.004, 1.996, 10.0])
     assert counts == {"1.00": 1, "2.00": 2, "10.00": 1}
     assert [percentile(counts, share) for share in (0.25, 0.5, 0.75, 0.76, 1.0)] == [1.0, 2.0, 2.0, 10.0, 10.0]
+    assert percentile({}, 0.5) == math.inf
 
 
 @pytest.mark.parametrize("told", [Told(1030, 4.0, 18.0), Told(7, 0.5, None)])
