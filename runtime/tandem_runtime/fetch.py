@@ -6,7 +6,8 @@ Refuses to know engines and weights; the environment is read elsewhere.
 the revision is resolved first, so that files of two commits never mix. What is there already is not downloaded again.
 
 The result is one JSON object, on stdout and, in a pod, as the container's termination message:
-`{"digest": ..., "tokenizer": ..., "commit": ..., "path": ...}` (`commit` is null for a folder) or `{"error": ...}`.
+`{"digest": ..., "tokenizer": ..., "commit": ..., "path": ..., "taughtBy": ...}` (`commit` is null for a folder,
+`taughtBy` for whatever has no manifest that names a target) or `{"error": ...}`.
 """
 
 import json
@@ -17,7 +18,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from tandem_runtime.domain.errors import ModelRefused
-from tandem_runtime.model_folder import Digests, digests_of, tokenizer_digest_of
+from tandem_runtime.model_folder import Digests, digests_of, taught_by, tokenizer_digest_of
 
 logger = logging.getLogger(__name__)
 
@@ -53,12 +54,18 @@ class Fetched:
     tokenizer: str
     commit: str | None
     path: str
+    taught_by: str | None = None
+
+    def told(self) -> dict[str, Any]:
+        """As the contract has it."""
+        names = {"digest": self.digest, "tokenizer": self.tokenizer, "commit": self.commit, "path": self.path}
+        return {**names, "taughtBy": self.taught_by}
 
 
 def run_fetch(order: Order, hub: Hub, *, last_words: Path | None) -> int:
     """Fetch and tell; the exit code is 0, or 1 with the error told in the same way."""
     try:
-        told, code = asdict(fetch(order, hub)), 0
+        told, code = fetch(order, hub).told(), 0
     except (ModelRefused, OSError) as error:
         told, code = {"error": str(error)[:_LAST_WORDS_CHARACTERS]}, 1
         logger.error("fetch failed uri=%s error=%s", order.uri, error)
@@ -78,7 +85,13 @@ def fetch(order: Order, hub: Hub) -> Fetched:
     digests = digests_of(folder)
     _check_digest(order, digests)
     logger.info("fetched path=%s digest=%s", folder, digests.model)
-    return Fetched(digest=digests.model, tokenizer=digests.tokenizer, commit=commit, path=str(folder))
+    return Fetched(
+        digest=digests.model,
+        tokenizer=digests.tokenizer,
+        commit=commit,
+        path=str(folder),
+        taught_by=taught_by(folder),
+    )
 
 
 def _place(order: Order, hub: Hub) -> tuple[Path, str | None]:

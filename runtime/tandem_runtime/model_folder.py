@@ -13,6 +13,7 @@ goes over `*.safetensors`, `config.json` and `generation_config.json`, the token
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,9 @@ LARGE_BYTES = 1 << 30
 _MODEL_FILES = ("*.safetensors", "config.json", "generation_config.json")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_config.json")
+MANIFEST = "tandem.json"
+"""Beside a draft: `target`, the digest of the target that it was taught by."""
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _OTHER_WEIGHTS = ("*.bin", "*.gguf", "*.pth")
 _NEEDED = ("config.json", "tokenizer.json")
 
@@ -53,6 +57,23 @@ def tokenizer_digest_of(folder: Path) -> str:
     """Of a folder that may hold nothing but a tokenizer. Raises ModelRefused."""
     _check(folder, ("tokenizer.json",))
     return _digest(folder, _TOKENIZER_FILES)
+
+
+def taught_by(folder: Path) -> str | None:
+    """The digest of the target that a draft's manifest names; None without a manifest, and for one that is of no use,
+    which the log tells: nothing that serves hangs on it."""
+    file = folder / MANIFEST
+    if not file.exists():
+        return None
+    try:
+        told = read_object(file).get("target")
+    except ModelRefused as refused:
+        _log.warning("the manifest is not heeded: %s", refused)
+        return None
+    if not isinstance(told, str) or not _DIGEST.fullmatch(told):
+        _log.warning("the manifest is not heeded: %s: target is %.80r; give the digest sha256:...", file, told)
+        return None
+    return told
 
 
 def adapter_digest_of(folder: Path) -> str:

@@ -7,7 +7,7 @@ from tests.domain.simulated_world import BASE, TERMS, changed
 
 from tandem_operator.domain.decision import GateVerdict
 from tandem_operator.domain.errors import SpecError
-from tandem_operator.domain.gates import admit, admit_surge, capacity, compatible, crash_looping
+from tandem_operator.domain.gates import admit, admit_surge, capacity, compatible, crash_looping, taught_elsewhere
 from tandem_operator.domain.observed import Fetched, Pod
 from tandem_operator.domain.revision import Revision, Role, RoleHash
 from tandem_operator.domain.spec import SurgeMode, parse
@@ -40,6 +40,20 @@ TARGET = pod(Role.TARGET, "t", **fetched("a"))
 def test_a_pair_fits_where_both_report_the_same_tokenizer(pods: list[Pod], verdict: GateVerdict, reason: str) -> None:
     found = compatible(PAIR, pods)
     assert (found.verdict, found.reason) == (verdict, reason)
+
+
+@pytest.mark.parametrize(
+    ("taught_by", "digest", "told"),
+    [("w", "w", False), ("v", "w", True), (None, "w", False), ("v", None, False)],
+)
+def test_a_draft_that_another_target_taught_fits_and_is_told(
+    taught_by: str | None, digest: str | None, told: bool
+) -> None:
+    target = pod(Role.TARGET, "t", fetched=Fetched(digest=digest, tokenizer="a"))
+    draft = pod(Role.DRAFT, "d", fetched=Fetched(digest="x", tokenizer="a", taught_by=taught_by))
+    found = compatible(PAIR, [target, draft])
+    assert (found.verdict, found.reason == "DraftOfAnotherTarget") == (GateVerdict.OPEN, told)
+    assert (taught_elsewhere(PAIR, [target, draft]) is not None) is told
 
 
 def test_a_target_alone_always_fits() -> None:

@@ -39,6 +39,7 @@ def digest_by_hand(*names: str) -> str:
 OF_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 MODEL = digest_by_hand(*(name for name in FILES if name not in OF_TOKENIZER))
 TOKENIZER = digest_by_hand(*OF_TOKENIZER)
+OTHER = "sha256:" + "0d" * 32
 
 
 @pytest.fixture
@@ -221,7 +222,27 @@ def test_the_last_words_of_a_good_fetch_are_its_result(folder: Path, tmp_path: P
         "tokenizer": TOKENIZER,
         "commit": None,
         "path": str(folder),
+        "taughtBy": None,
     }
+
+
+def test_a_draft_says_by_which_target_it_was_taught(folder: Path, tmp_path: Path) -> None:
+    before = digests_of(folder)
+    (folder / "tandem.json").write_text(json.dumps({"target": OTHER, "tokenizer": TOKENIZER}))
+    told = tmp_path / "termination"
+    assert run_fetch(Order(uri=f"file://{folder}", into=tmp_path), Hub(), last_words=told) == 0
+    assert json.loads(told.read_text())["taughtBy"] == OTHER
+    assert digests_of(folder) == before
+
+
+@pytest.mark.parametrize("manifest", ["{", "[]", '{"target": 7}', '{"target": "sha256:12"}', "{}"])
+def test_a_manifest_of_no_use_stands_in_nobodys_way_and_the_log_says_why(
+    folder: Path, manifest: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "tandem.json").write_text(manifest)
+    fetched = fetch(Order(uri=f"file://{folder}", into=folder), Hub())
+    assert (fetched.digest, fetched.taught_by) == (MODEL, None)
+    assert "tandem.json" in caplog.text
 
 
 def test_a_wrong_digest_is_exit_1_and_the_last_words_say_both(

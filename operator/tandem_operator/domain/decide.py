@@ -14,6 +14,7 @@ from datetime import timedelta
 from tandem_operator.domain import (
     breaker,
     gates,
+    lineage,
     policy,
     record,
     rollout,
@@ -95,6 +96,7 @@ ORDER: tuple[Callable[[Situation, Course], Course], ...] = (
     steering.keep_stalled,
     steering.keep_deadlines,
     steering.mind_gates,
+    lineage.warn_of_lessons,
     room.mind_room,
     steering.analyse,
     steering.go_on,

@@ -57,7 +57,32 @@ def compatible(pair: Revision, pods: Iterable[Pod]) -> GateResult:
     if target != draft:
         message = f"the tokenizers differ: target {target}, draft {draft}; use a draft trained with the target's"
         return GateResult(GateVerdict.CLOSED, "TokenizersDiffer", message)
+    lessons = taught_elsewhere(pair, held)
+    if lessons is not None:
+        return GateResult(GateVerdict.OPEN, "DraftOfAnotherTarget", f"both use the tokenizer {target}; {lessons}")
     return GateResult(GateVerdict.OPEN, "TokenizersEqual", f"both use the tokenizer {target}")
+
+
+def taught_elsewhere(pair: Revision, pods: Iterable[Pod]) -> str | None:
+    """That the draft's manifest names another target than the pair's, in words; None where it does not, or nobody
+    knows: most drafts have no manifest."""
+    held = tuple(pods)
+    if pair.draft is None:
+        return None
+    taught_by, target = _taught_by(held, pair.draft), _digest(held, pair.target)
+    if taught_by is None or target is None or taught_by == target:
+        return None
+    return f"the draft was taught by the target {taught_by}, and proposes to {target}: fewer of its tokens may stand"
+
+
+def _taught_by(pods: Iterable[Pod], draft: str) -> str | None:
+    ours = (pod.fetched for pod in pods if pod.role is Role.DRAFT and pod.role_hash == draft)
+    return next((fetched.taught_by for fetched in ours if fetched is not None and fetched.taught_by), None)
+
+
+def _digest(pods: Iterable[Pod], target: str) -> str | None:
+    ours = (pod.fetched for pod in pods if pod.role is Role.TARGET and pod.role_hash == target)
+    return next((fetched.digest for fetched in ours if fetched is not None and fetched.digest), None)
 
 
 def _tokenizer(pods: Iterable[Pod], role: Role, role_hash: str) -> str | None:

@@ -106,11 +106,15 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """The termination message of a `fetch` container: digests of model and tokenizer, or the error."""
+    """The termination message of a `fetch` container: digests of model and tokenizer, or the error.
+
+    `taught_by` is the digest of the target that a draft's own manifest names.
+    """
 
     digest: str | None = None
     tokenizer: str | None = None
     commit: str | None = None
+    taught_by: str | None = None
     error: str | None = None
 
 

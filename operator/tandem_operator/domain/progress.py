@@ -208,7 +208,7 @@ class Progress:
     annotations by revision that follow from this progress and are written after it: they stay until they stand on the
     ControllerRevision, so that a kill between the two writes loses none of them. `policies` are the changes of
     `spec.speculation`, newest first; `undone` holds until the next one. `upgrade` is what the spec means by
-    command, though it was not edited.
+    command, though it was not edited. `warned_of` is the last revision whose draft was told to be another target's.
     """
 
     rollout: Rollout = field(default_factory=Rollout)
@@ -222,6 +222,7 @@ class Progress:
     policies: tuple[PolicyChange, ...] = ()
     undone: PolicyUndo | None = None
     upgrade: Upgrade | None = None
+    warned_of: str | None = None
 
 
 def read(status: Mapping[str, object]) -> Progress | None:
