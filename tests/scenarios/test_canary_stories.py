@@ -209,8 +209,70 @@ def test_a_canary_without_room_waits_and_is_never_called_bad() -> None:
     assert world.condition("RolledBack") == ("True", "NoCapacity")
 
 
-def test_memory_pressure_aborts_a_canary_that_is_not_to_blame() -> None:
+def speaking(world: World) -> dict[str, bool]:
+    """Which revisions may speculate."""
+    policy = world.policy()
+    assert policy is not None
+    return {revision["name"]: revision["speculate"] for revision in policy["revisions"]}
+
+
+def under_pressure() -> tuple[World, str]:
+    """A canary that serves 10 %, and a target whose memory has just risen above its mark."""
     world = installed(QUICK, rate=5)
+    v2 = push(world, V2)
+    world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
+    world.memory = 9500
+    world.tick()
+    return world, v2
+
+
+def test_memory_pressure_takes_the_canarys_speculation_first_and_nobody_elses() -> None:
+    world, v2 = under_pressure()
+    assert (stage(world), speaking(world)) == (Stage.STEPPING, {world.stable: True, v2: False})
+    assert world.condition("MemoryPressure")[0] == "False"
+    assert [event.note for event in world.events if event.reason == "CanaryQuiet"] == [
+        f"revision {v2}: a target's working set is 95 % of its limit, mark 92 %; "
+        "its speculation is off until that is over"
+    ]
+
+
+def test_memory_pressure_that_lasts_aborts_a_canary_that_is_not_to_blame() -> None:
+    world, v2 = under_pressure()
+    world.run(20)
+    assert stage(world) is Stage.STEPPING
+    world.tick()
+    assert (stage(world), world.progress.refused, world.condition("MemoryPressure")[0]) == (Stage.STABLE, v2, "True")
+    assert (world.condition("RolledBack"), world.verdicts()[v2]) == (("True", "MemoryPressure"), "Unknown")
+
+
+def test_a_canary_that_is_silenced_for_memory_speaks_again_once_it_is_over_and_is_promoted() -> None:
+    world, v2 = under_pressure()
+    world.memory = 7000
+    world.tick()
+    assert (stage(world), speaking(world)) == (Stage.STEPPING, {world.stable: True, v2: True})
+    assert "CanaryHeardAgain" in world.reasons()
+    world.run_until(lambda seen: seen.stable == v2)
+
+
+def test_memory_pressure_for_the_second_time_aborts_the_canary_at_once() -> None:
+    world, v2 = under_pressure()
+    world.memory = 7000
+    world.tick()
+    world.memory = 9500
+    world.tick()
+    assert (stage(world), world.progress.refused, world.verdicts()[v2]) == (Stage.STABLE, v2, "Unknown")
+    assert "for the second time" in world.message("RolledBack")
+
+
+def test_a_silenced_canary_passes_no_step() -> None:
+    world, v2 = under_pressure()
+    world.memory = 8500  # between the marks: it is not pressed any more, and may not speak
+    world.run(20)
+    assert (world.progress.rollout.step, speaking(world)[v2]) == (0, False)
+
+
+def test_memory_pressure_while_a_canary_serves_nobody_is_the_breakers_matter() -> None:
+    world = installed(changed(QUICK, canary__steps=[{"percent": 0, "shadow": True}, {"percent": 50}]), rate=5)
     v2 = push(world, V2)
     world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
     world.memory = 9500

@@ -284,6 +284,45 @@ async def test_a_revision_that_may_not_speculate_counts_beside_the_others_and_in
     assert (slot["arm"], slot["tokens"]) == (arm, 199)  # the first round reads the prompt
 
 
+async def test_a_request_of_a_plain_segment_is_decoded_plainly_and_counts_as_served_alone() -> None:
+    plain = replace(always(4), plain=(Slice(heat=Heat.GREEDY),))
+    async with running_gateway(chain_logits, chain_logits, speculation=plain) as running:
+        quiet = await running.plain(prompt="b", max_tokens=40, temperature=0)
+        stratum = running.stratum()
+        loud = await running.plain(prompt="b", max_tokens=40, temperature=0.7, seed=1)
+        running.put_policy(speculation=always(4))
+        again = await running.plain(prompt="b", max_tokens=40, temperature=0)
+    assert (stratum["requests"], stratum["rounds"], stratum["firstToken"]["bins"]) == (1, 0, {})
+    proposed = [reply["speculation"]["proposed"] > 0 for reply in (quiet, loud, again)]
+    assert (proposed, quiet["choices"][0]["text"]) == ([False, True, True], again["choices"][0]["text"])
+
+
+async def test_evidence_is_counted_apart_for_the_segments_that_a_policy_names() -> None:
+    named = (Slice("greedy", Heat.GREEDY), Slice("cool", Heat.COOL), Slice("theirs", tenants=("somebody",)))
+    async with running_gateway(chain_logits, chain_logits, speculation=always(4)) as running:
+        running.put_policy(segments=named)
+        await running.plain(prompt="b", max_tokens=40, temperature=0)
+        await running.plain(prompt="b", max_tokens=40, temperature=0.9, seed=1)
+        (stratum,) = running.gateway.evidence()["strata"]
+    counted = {name: sum(held["examined"]) for name, held in stratum["segments"].items()}
+    assert counted.keys() == {"greedy", "cool", "theirs"}
+    assert 0 < counted["greedy"] < sum(stratum["acceptance"]["examined"])
+    assert (counted["cool"], counted["theirs"]) == (0, 0)
+
+
+async def test_stretches_of_32_tokens_are_timed_in_on_slots_however_many_tokens_a_round_brings() -> None:
+    timed = {}
+    for speculation in (always(1), always(8)):
+        async with running_gateway(chain_logits, chain_logits, speculation=speculation) as running:
+            await running.plain(**LONG)
+            timed[speculation.max_draft_tokens] = sum(map(sum, running.stratum()["stretch"]["bins"].values()))
+            running.put_policy(control=ControlPolicy(off_percent=100))
+            await running.plain(**LONG)
+            (_, off) = running.gateway.evidence()["strata"]
+            assert off["stretch"]["bins"] == {}
+    assert timed == {1: 6, 8: 5}  # of 200 tokens; a round of 9 ends a stretch at 36
+
+
 async def test_while_speculation_is_off_the_draft_scores_what_is_emitted() -> None:
     async with running_gateway(chain_logits, lame_chain_logits, speculation=OFF) as running:
         scoring = asyncio.create_task(running.gateway.shadow.run())

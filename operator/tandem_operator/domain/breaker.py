@@ -72,6 +72,16 @@ TRANSITIONS: Mapping[tuple[SpeculationState, Turn], SpeculationState] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUse:
+    """Of a target's fullest pod: its working set in its limit, the use of its KV cache, and whether it pushes sessions
+    out; None where nobody measured."""
+
+    working_set_basis_points: int | None = None
+    kv_basis_points: int | None = None
+    preempting: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What the breaker looks at, for the stable revision.
 
@@ -102,6 +112,14 @@ class Facts:
     kv_basis_points: int | None = None
     preempting: bool | None = None
     switch: bool | None = None
+
+    @property
+    def memory(self) -> MemoryUse:
+        return MemoryUse(
+            working_set_basis_points=self.memory_basis_points,
+            kv_basis_points=self.kv_basis_points,
+            preempting=self.preempting,
+        )
 
 
 Cause = tuple[SpeculationReason, str]
@@ -309,23 +327,31 @@ def _draft_lost(breaker: Breaker, facts: Facts) -> Cause | None:
 def _memory(breaker: Breaker, facts: Facts) -> Cause | None:
     """The working set, or KV use together with preemptions: a full KV cache alone is a healthy busy server."""
     del breaker
-    mark = facts.marks.memory.disable_above_basis_points
-    if facts.memory_basis_points is not None and facts.memory_basis_points > mark:
-        note = f"a target's working set is {_percent(facts.memory_basis_points)} of its limit, mark {_percent(mark)}"
-        return (SpeculationReason.MEMORY_PRESSURE, note)
-    if facts.preempting and facts.kv_basis_points is not None and facts.kv_basis_points > mark:
-        note = f"the KV cache is {_percent(facts.kv_basis_points)} full and preempts, mark {_percent(mark)}"
-        return (SpeculationReason.MEMORY_PRESSURE, note)
+    note = pressure(facts.marks.memory, facts.memory)
+    return None if note is None else (SpeculationReason.MEMORY_PRESSURE, note)
+
+
+def pressure(marks: MemoryMarks, use: MemoryUse) -> str | None:
+    """The working set above the high mark, or KV use together with preemptions: a full KV cache alone is a healthy busy
+    server. None where there is no pressure."""
+    mark = marks.disable_above_basis_points
+    if use.working_set_basis_points is not None and use.working_set_basis_points > mark:
+        return f"a target's working set is {_percent(use.working_set_basis_points)} of its limit, mark {_percent(mark)}"
+    if use.preempting and use.kv_basis_points is not None and use.kv_basis_points > mark:
+        return f"the KV cache is {_percent(use.kv_basis_points)} full and preempts, mark {_percent(mark)}"
     return None
 
 
+def presses_on(marks: MemoryMarks, use: MemoryUse) -> bool:
+    """Whether the use has not fallen below the low mark, as it must after pressure."""
+    mark = marks.enable_below_basis_points
+    kv_presses = use.kv_basis_points is not None and use.kv_basis_points >= mark and bool(use.preempting)
+    return kv_presses or (use.working_set_basis_points is not None and use.working_set_basis_points >= mark)
+
+
 def _memory_lasts(breaker: Breaker, facts: Facts) -> bool:
-    """After memory pressure the use must fall below the lower mark."""
-    if breaker.reason is not SpeculationReason.MEMORY_PRESSURE:
-        return False
-    mark = facts.marks.memory.enable_below_basis_points
-    pressing = facts.kv_basis_points is not None and facts.kv_basis_points >= mark and bool(facts.preempting)
-    return pressing or (facts.memory_basis_points is not None and facts.memory_basis_points >= mark)
+    pressed = breaker.reason is SpeculationReason.MEMORY_PRESSURE
+    return pressed and presses_on(facts.marks.memory, facts.memory)
 
 
 def _acceptance(breaker: Breaker, facts: Facts) -> Cause | None:

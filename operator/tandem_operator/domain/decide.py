@@ -7,7 +7,7 @@ abort, a rollback and a switch act whatever else is broken: a paused object, a c
 do not answer. Then deadlines, then gates, then analysis, then the next step.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -16,6 +16,7 @@ from tandem_operator.domain import (
     gates,
     lineage,
     policy,
+    pressure,
     record,
     rollout,
     room,
@@ -91,6 +92,7 @@ ORDER: tuple[Callable[[Situation, Course], Course], ...] = (
     upgrade.keep,
     steering.obey,
     steering.heed_alerts,
+    pressure.mind_pressure,
     mind_breaker,
     steering.follow_spec,
     steering.keep_stalled,
@@ -113,7 +115,8 @@ def _facts(at: Situation, course: Course, name: str, pair: Revision) -> breaker.
     probing = same and before.state is SpeculationState.PROBING
     found = window.look(at.seen, name, pair, slot_seconds=slots, since_policy=first, whole=True) if probing else lately
     fewest = spec.canary.analysis.min_slots
-    targets = [pod for pod in at.seen.of_role(Role.TARGET) if pod.role_hash == pair.target]
+    # While a canary is silenced for want of memory, that is seen to: stable is not to be punished for it.
+    memory = breaker.MemoryUse() if pressure.is_quiet(course.progress.rollout) else pressure.use_of(at, pair.target)
     return breaker.Facts(
         now=at.seen.now,
         marks=spec.auto_disable,
@@ -130,9 +133,9 @@ def _facts(at: Situation, course: Course, name: str, pair: Revision) -> breaker.
         speedup=found.speedup if found.speedup is not None and found.speedup.units >= fewest else None,
         rounds=lately.on_rounds,
         speculating=0 if lately.sums is None else lately.sums.speculating,
-        memory_basis_points=_most(pod.memory_basis_points for pod in targets),
-        kv_basis_points=_most(pod.kv_basis_points for pod in targets),
-        preempting=any(pod.preempting for pod in targets),
+        memory_basis_points=memory.working_set_basis_points,
+        kv_basis_points=memory.kv_basis_points,
+        preempting=memory.preempting,
         switch=course.switch,
     )
 
@@ -142,10 +145,6 @@ def _draft_ready(at: Situation, pair: Revision) -> bool | None:
     if at.spec.draft.looks_up:
         return True
     return None if pair.draft is None else at.ready(Role.DRAFT, pair.draft) > 0
-
-
-def _most(values: Iterable[int | None]) -> int | None:
-    return max((value for value in values if value is not None), default=None)
 
 
 def _conclude(at: Situation, course: Course) -> Decision:

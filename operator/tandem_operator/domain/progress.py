@@ -64,7 +64,8 @@ class Rollout:
     `step` counts from 0. `first_policy` is the number of the first policy of this canary: evidence from before it
     belongs to something else. `returning_for` is why a cold rollback is under way. `gave_way` is the number of the
     first policy under which stable lacks the pods that gave way to this revision's; `room_made_at` is when the previous
-    revision's were given up for it.
+    revision's were given up for it. `quiet_since`: its speculation is off for now, for want of memory; `was_quiet`:
+    that has been so in this canary.
     """
 
     stage: Stage = Stage.INSTALLING
@@ -79,6 +80,8 @@ class Rollout:
     returning_for: str = ""
     gave_way: int | None = None
     room_made_at: Moment | None = None
+    quiet_since: Moment | None = None
+    was_quiet: bool = False
 
 
 class SpeculationState(StrEnum):

@@ -206,7 +206,7 @@ def shares(rollout: Rollout, stable: str, canary: Canary, *, warm: bool) -> tupl
             shadow = rollout.stage is Stage.STEPPING and step_of(rollout, canary).shadow
             return (
                 Share(revision=stable, weight=100 - percent, speculate=rollout.gave_way is None),
-                Share(revision=rollout.revision, weight=percent, shadow=shadow),
+                Share(revision=rollout.revision, weight=percent, shadow=shadow, speculate=rollout.quiet_since is None),
             )
 
 

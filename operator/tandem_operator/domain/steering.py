@@ -380,7 +380,7 @@ def analyse(at: Situation, course: Course) -> Course:
     if moved.stage is not Stage.STEPPING or at.spec.paused or not hold_is_over(at, course):
         return judged
     step = rollout.step_of(moved, at.spec.canary)
-    if verdict is CheckVerdict.PASS:
+    if verdict is CheckVerdict.PASS and moved.quiet_since is None:  # what is silenced is not at its best, nor safe
         return _pass_step(at, judged, step)
     if at.spec.canary.analysis.on_inconclusive is OnInconclusive.ABORT:
         return end_canary(at, judged, Ending(reason="Inconclusive", note="onInconclusive is Abort"))

@@ -12,7 +12,7 @@ slot of its pod's time in whose counted part it lies wholly. A request's first r
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, TypedDict
