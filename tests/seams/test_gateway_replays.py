@@ -18,7 +18,8 @@ from tandem_runtime.gateway.server import Listening, serve_gateway
 from tandem_runtime.ports import Logits, Row, StepModel
 
 ALL = ExactnessPolicy(10_000)
-NOTHING = {"equal": 0, "different": 0, "uncertain": 0, "skipped": 0, "dropped": 0, "failed": 0}
+RESULTS = ("equal", "different", "uncertain", "skipped", "dropped", "failed", "plainEqual", "plainUncertain")
+NOTHING = dict.fromkeys(RESULTS, 0)
 
 
 def near_flat(prefix: tuple[TokenId, ...]) -> list[float]:
@@ -42,6 +43,24 @@ class Liar(ScriptedModel):
         self._verifies += row.outputs > 1
         lies = row.outputs > 1 and self._verifies % self._every == 0
         return np.roll(logits, 1, axis=1) if lies else logits
+
+
+class Rounding(ScriptedModel):
+    """Wrong in every `every`-th row, whatever it is for, as if two tokens that are all but equal changed places."""
+
+    determinism = "NearTie"
+
+    def __init__(self, script: Script, *, every: int) -> None:
+        super().__init__(script, max_length=256)
+        self._every = every
+        self._rows = 0
+
+    def forward(self, rows: Sequence[Row]) -> list[Logits]:
+        return [self._round(logits) for logits in super().forward(rows)]
+
+    def _round(self, logits: Logits) -> Logits:
+        self._rows += 1
+        return np.roll(logits, 1, axis=1) if self._rows % self._every == 0 else logits
 
 
 @asynccontextmanager
@@ -86,6 +105,25 @@ async def test_a_target_that_lies_in_one_of_n_verifies_is_found(every: int, temp
     assert false > 0
     assert found == NOTHING | {"equal": count - false, "different": false}
     assert f'tandem_exactness_replays_total{{result="different",revision="local"}} {false}.0' in metrics
+
+
+async def test_where_rounding_splits_answers_plain_ones_are_replayed_too_and_counted_apart() -> None:
+    async with checking(Rounding(near_flat, every=50), near_flat, always(4)) as running:
+        for number in range(8):
+            await running.plain(**request(number, 0.0))
+            await running.plain(**request(number, 0.0), speculation={"off": True})
+        found = await tally(running)
+        metrics = running.gateway.books.metrics.render().decode()
+    assert (found["equal"] + found["uncertain"], found["plainEqual"] + found["plainUncertain"]) == (8, 8)
+    assert (found["different"], found["plainUncertain"] > 0) == (0, True)
+    told = sum(line.startswith("tandem_exactness_replays_total{") for line in metrics.splitlines())
+    assert told == len([name for name in ("equal", "uncertain") if found[name]])
+
+
+async def test_where_bits_are_equal_plain_answers_are_not_replayed() -> None:
+    async with checking(near_flat, near_flat, always(4)) as running:
+        await running.plain(**request(1, 0.0), speculation={"off": True})
+        assert await tally(running) == NOTHING
 
 
 @pytest.mark.parametrize("k", [1, 4, 8])

@@ -366,7 +366,7 @@ def _merge_rows(
 def _merge_replayed(left: Replayed | None, right: Replayed | None, with_: Callable[[int, int], int]) -> Replayed | None:
     if left is None or right is None:
         return left or right
-    return Replayed(with_(left.equal, right.equal), with_(left.different, right.different))
+    return Replayed(*map(with_, left.row, right.row))
 
 
 def total_of(strata: Iterable[Stratum]) -> Stratum | None:

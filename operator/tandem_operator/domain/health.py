@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tandem_operator.domain import own_metrics, stable_record
-from tandem_operator.domain.accepted import Accepted, by_policy, sums_of
+from tandem_operator.domain import own_metrics, replay_checks, segment_checks, slow_shares, stable_record
+from tandem_operator.domain.accepted import Accepted
 from tandem_operator.domain.decision import CheckResult, CheckVerdict
 from tandem_operator.domain.evidence import ENOUGH_FOR_AN_EDGE, Evidence, total_of
 from tandem_operator.domain.intervals import (
@@ -344,19 +344,15 @@ def _errors(question: Question, evidence: Evidence) -> CheckResult:
     shown = replace(draft, value=f"{more:.4f}", samples=samples)
     needed = question.analysis.min_requests
     if more > allowed and e_value >= math.log(1 / question.alpha):
-        return stated(shown, CheckVerdict.FAIL, f"more errors than chance allows: E = {_grand(e_value)}")
+        return stated(shown, CheckVerdict.FAIL, f"more errors than chance allows: E = {grand(e_value)}")
     if min(canary.requests, stable.requests) < needed:
         return stated(shown, CheckVerdict.INCONCLUSIVE, f"{samples}; each needs {needed} requests")
     if more > allowed:
         return stated(
-            shown, CheckVerdict.INCONCLUSIVE, f"more than allowed, but chance may do it: E = {_grand(e_value)}"
+            shown, CheckVerdict.INCONCLUSIVE, f"more than allowed, but chance may do it: E = {grand(e_value)}"
         )
-    return stated(shown, CheckVerdict.PASS, f"within what is allowed: E = {_grand(e_value)}")
+    return stated(shown, CheckVerdict.PASS, f"within what is allowed: E = {grand(e_value)}")
 
-
-def _grand(log_value: float) -> str:
-    """exp of a logarithm as text, whatever its size."""
-    return f"{math.exp(log_value):.3g}" if log_value < 20 else f"e^{log_value:.0f}"
 
 
 # Time to first token
@@ -412,20 +408,28 @@ def _replayed(question: Question) -> Replayed | None:
     return known if known and known.equal + known.different else None
 
 
-def _exactness(question: Question, _: Evidence) -> CheckResult:
-    """Answers that differ from plain decoding with the same seed: one is proof."""
-    replayed = _replayed(question) or Replayed()
-    draft = CheckResult(
-        name="exactness",
-        verdict=CheckVerdict.PASS,
-        value=str(replayed.different),
-        threshold="0 different",
-        samples=f"{replayed.equal + replayed.different} replayed",
-        message="every replayed answer is that of plain decoding",
-    )
-    if not replayed.different:
-        return draft
-    return stated(draft, CheckVerdict.FAIL, "speculation changed an answer; the gateway's log has its position")
+# Segments
+
+
+def _segments(question: Question, evidence: Evidence) -> CheckResult:
+    if question.silence:
+        return _not_compared(segment_checks.NAME, question)
+    return segment_checks.judge(evidence, question.analysis.segments, question.alpha, in_turn=question.in_turn)
+
+
+def _names_segments(question: Question) -> bool:
+    return bool(question.analysis.segments)
+
+
+# Replayed answers
+
+
+def _exactness(_: Question, evidence: Evidence) -> CheckResult:
+    return replay_checks.differences(evidence)
+
+
+def _near_ties(question: Question, evidence: Evidence) -> CheckResult:
+    return replay_checks.near_ties(evidence, question.alpha, shares_target=question.shares_target)
 
 
 # Stable's record
@@ -474,6 +478,19 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check("errors", lambda asked: not asked.shadow, _errors),
     Check("timeToFirstToken", lambda asked: not asked.shadow and _are_timed(asked), _first_token),
-    Check("exactness", lambda asked: _replayed(asked) is not None, _exactness, by_chance=False),
+    Check(
+        "interTokenLatency",
+        lambda asked: asked.speculates and not asked.shadow,
+        _inter_token,
+        is_wanted=_bounds_stretches,
+    ),
+    Check("segments", lambda asked: asked.speculates and not asked.shadow, _segments, is_wanted=_names_segments),
+    Check("exactness", lambda asked: replay_checks.replayed(asked.evidence) is not None, _exactness, by_chance=False),
+    Check(
+        "nearTies",
+        lambda asked: not asked.shadow,
+        _near_ties,
+        is_wanted=lambda asked: replay_checks.splits(asked.evidence),
+    ),
 )
 """Every rule; the number of those by chance divides alpha."""

@@ -138,6 +138,13 @@ class Replayed:
 
     equal: Count = 0
     different: Count = 0
+    uncertain: Count = 0
+    plain_equal: Count = 0
+    plain_uncertain: Count = 0
+
+    @property
+    def row(self) -> tuple[int, ...]:
+        return (self.equal, self.different, self.uncertain, self.plain_equal, self.plain_uncertain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,4 +233,5 @@ def _rows(stratum: Stratum) -> Iterator[tuple[int, ...] | None]:
     yield from (None, None, None) if stratum.acceptance is None else stratum.acceptance.rows
     yield from (None, None) if stratum.shadow is None else stratum.shadow.rows
     yield from (None, None) if stratum.waits is None else stratum.waits.rows
-    yield None if stratum.exactness is None else (stratum.exactness.equal, stratum.exactness.different)
+    yield from (None, None) if stratum.stretches is None else stratum.stretches.rows
+    yield None if stratum.exactness is None else stratum.exactness.row

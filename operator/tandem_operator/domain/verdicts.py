@@ -47,6 +47,11 @@ def decided_ratio(draft: CheckResult, verdict: CheckVerdict, estimate: Estimate,
     return _with_interval(draft, verdict, tuple(map(math.exp, numbers)), message)
 
 
+def grand(log_value: float) -> str:
+    """exp of a logarithm as text, whatever its size."""
+    return f"{math.exp(log_value):.3g}" if log_value < 20 else f"e^{log_value:.0f}"
+
+
 def _with_interval(draft: CheckResult, verdict: CheckVerdict, numbers: tuple[float, ...], message: str) -> CheckResult:
     """The result with its bounds, where there are any: so few units may say nothing of their own spread."""
     value, low, high = (f"{number:.3f}" if math.isfinite(number) else "" for number in numbers)

@@ -60,6 +60,8 @@ class ExactnessFields(TypedDict):
     skipped: int
     dropped: int
     failed: int
+    plainEqual: int
+    plainUncertain: int
 
 
 class StratumFields(TypedDict):
@@ -249,6 +251,8 @@ def _exactness_fields(tally: Tally) -> ExactnessFields:
         "skipped": tally.skipped,
         "dropped": tally.dropped,
         "failed": tally.failed,
+        "plainEqual": tally.plain_equal,
+        "plainUncertain": tally.plain_uncertain,
     }
 
 

@@ -119,6 +119,13 @@ class Tally:
     skipped: int = 0
     dropped: int = 0
     failed: int = 0
+    plain_equal: int = 0
+    plain_uncertain: int = 0
 
     def add(self, result: Result) -> None:
         setattr(self, result.value, getattr(self, result.value) + 1)
+
+    def add_plain(self, result: Result) -> None:
+        """Of an answer that had nothing proposed: what shows how often rounding alone splits two that should be one."""
+        self.plain_equal += result is Result.EQUAL
+        self.plain_uncertain += result is Result.UNCERTAIN

@@ -142,6 +142,10 @@ class Account:
         self._stratum.exactness.add(result)
         self._metrics.add_replay(result, revision=self._assignment.revision.name)
 
+    def add_plain_replay(self, result: Result) -> None:
+        """Likewise of an answer in which nothing was proposed, on a target whose rounding may split it."""
+        self._stratum.exactness.add_plain(result)
+
     def end(self, status: int, *, is_ours: bool = False) -> None:
         """The request's end, by HTTP status. What the caller got wrong was never a request of the revision."""
         self._metrics.add_request(status, revision=self.revision.name, arm=self._arm)

@@ -21,8 +21,8 @@ from tandem_runtime.domain.commands import Counts, Emit, Finish, Request
 from tandem_runtime.domain.drafting import Beliefs, Looks
 from tandem_runtime.domain.errors import Overloaded, TandemError, TargetLost
 from tandem_runtime.domain.evidence import EvidenceDocument, Ledger
-from tandem_runtime.domain.policy import PairRevision, Policy, SpeculationState, lookup_role
-from tandem_runtime.domain.replay import Replay, Result, is_comparable, is_sampled
+from tandem_runtime.domain.policy import PairRevision, Policy, RequestKind, SpeculationState, lookup_role
+from tandem_runtime.domain.replay import BITWISE, Replay, Result, is_comparable, is_sampled
 from tandem_runtime.domain.routing import choose_revision, unit_of
 from tandem_runtime.domain.segments import Segment, Segments, heat_of
 from tandem_runtime.domain.stopping import Endings
@@ -414,11 +414,12 @@ class Gateway:
             had_proposals = choice.finish is not None and choice.finish.counts.proposed
             if not had_proposals or not is_sampled(choice.request.session, assignment.policy.exactness):
                 continue
-            opening = _opening_of(choice)
-            if is_comparable(opening):
+            opening, proposed = _opening_of(choice), bool(choice.finish.counts.proposed)
+            settled = account.add_replay if proposed else account.add_plain_replay
+            if is_comparable(opening) and (proposed or choice.seat.target.determinism != BITWISE):
                 replay = Replay(opening, tuple(choice.output))
-                self.replays.offer(ReplayJob(assignment.revision, replay, account.add_replay, assignment.adapter))
-            else:
+                self.replays.offer(ReplayJob(assignment.revision, replay, settled, assignment.adapter))
+            elif proposed:
                 account.add_replay(Result.SKIPPED)
 
 

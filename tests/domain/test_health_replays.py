@@ -1,0 +1,72 @@
+"""Replayed answers of a canary on targets whose rounding may split them, as a table."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from tandem_operator.domain.decision import CheckVerdict
+from tandem_operator.domain.evidence import Boot, Evidence, begin
+from tandem_operator.domain.health import Question, assess
+from tandem_operator.domain.samples import Replayed, Stratum
+from tandem_operator.domain.spec import Analysis
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+
+
+def replays(*, equal: int = 0, split: int = 0, plain: int = 0, plain_split: int = 0) -> Replayed:
+    return Replayed(equal=equal, uncertain=split, plain_equal=plain, plain_uncertain=plain_split)
+
+
+def with_replays(canary: Replayed, stable: Replayed) -> Evidence:
+    strata = [
+        Stratum(policy=1, revision=name, exactness=held) for name, held in (("canary", canary), ("stable", stable))
+    ]
+    return replace(begin("canary", "stable", since=1, now=NOW), boots={"x": Boot(pod="a", strata=tuple(strata))})
+
+
+def asked(canary: Replayed, stable: Replayed, *, shares_target: bool = True) -> Question:
+    evidence = with_replays(canary, stable)
+    return Question(analysis=Analysis(), evidence=evidence, target="t", shares_target=shares_target)
+
+
+@pytest.mark.parametrize(
+    ("canary", "stable", "verdict", "message"),
+    [
+        (replays(equal=360, split=40), replays(plain=398, plain_split=2), CheckVerdict.FAIL, "more often than plain"),
+        (replays(equal=397, split=3), replays(plain=398, plain_split=2), CheckVerdict.PASS, "rounding may do it"),
+        (replays(equal=360, split=40), replays(plain=360, plain_split=40), CheckVerdict.PASS, "rounding may do it"),
+        (replays(equal=19, split=1), replays(plain=20), CheckVerdict.PASS, "rounding may do it"),
+        (replays(split=40), replays(equal=100), CheckVerdict.NOT_COMPARED, "say nothing alone"),
+        (replays(), replays(plain=20), CheckVerdict.NOT_COMPARED, "say nothing alone"),
+    ],
+)
+def test_answers_that_split_are_held_against_plain_ones_that_do(
+    canary: Replayed, stable: Replayed, verdict: CheckVerdict, message: str
+) -> None:
+    (found,) = (check for check in assess(asked(canary, stable)) if check.name == "nearTies")
+    assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+def test_plain_answers_of_a_stable_on_another_target_say_nothing_of_this_one() -> None:
+    canary, stable = replays(equal=360, split=40, plain=10), replays(plain=998, plain_split=2)
+    told = {
+        shares: next(check for check in assess(asked(canary, stable, shares_target=shares)) if check.name == "nearTies")
+        for shares in (True, False)
+    }
+    assert {shares: check.samples for shares, check in told.items()} == {
+        True: "40/400 replayed against 2/1010 plain ones",
+        False: "40/400 replayed against 0/10 plain ones",
+    }
+    assert (told[True].verdict, told[False].verdict) == (CheckVerdict.FAIL, CheckVerdict.PASS)
+
+
+def test_where_bits_are_equal_nothing_is_asked_and_nothing_taken_from_the_other_checks() -> None:
+    exact, near = asked(replays(equal=50), replays(equal=90)), asked(replays(equal=50), replays(plain=9))
+    assert "nearTies" not in {check.name for check in assess(exact)}
+    assert near.alpha == pytest.approx(exact.alpha * 6 / 7)
+
+
+def test_one_difference_on_a_target_of_equal_bits_stays_proof() -> None:
+    found = {check.name: check.verdict for check in assess(asked(Replayed(equal=50, different=1), replays()))}
+    assert found["exactness"] is CheckVerdict.FAIL
