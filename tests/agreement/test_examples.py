@@ -12,7 +12,7 @@ import yaml
 from tandem_operator.domain.manifests import revision_data
 from tandem_operator.domain.pools import read_table
 from tandem_operator.domain.settings import OperatorTerms
-from tandem_operator.domain.spec import Canary, Gateway, Rollback, Speculation, parse
+from tandem_operator.domain.spec import Canary, Gateway, InterTokenGate, Rollback, Speculation, parse
 from tandem_operator.domain.templates import Owner
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +82,8 @@ def test_the_last_example_names_every_field_with_its_default() -> None:
     shown = {shared(field) for field in used(document["spec"])}
     assert {shared(field) for field in declared(SPEC_SCHEMA)} - shown == set()
     spec = parse(document["spec"])
-    analysis = dataclasses.replace(spec.canary.analysis, metrics=())  # what is shown of them has no default
+    # What is shown of these has no default.
+    analysis = dataclasses.replace(spec.canary.analysis, metrics=(), segments=(), inter_token_latency=InterTokenGate())
     canary = dataclasses.replace(spec.canary, analysis=analysis)
     assert (spec.speculation, canary, spec.rollback) == (Speculation(), Canary(), Rollback())
     assert (

@@ -52,6 +52,9 @@ def test_the_operator_reads_what_a_gateway_counts() -> None:
     stratum.exactness.add(Result.DIFFERENT)
     for seconds in (0.06, 0.3, 90.0):
         stratum.add_first_token(seconds, bucket=7)
+    stratum.know(("greedy", "hot"))
+    stratum.add(Round(4, 3, 4, 0.0, 0.01), bucket=71, segments=("greedy",))
+    stratum.add_stretch(0.66, tokens=33, bucket=7)
     slot = gateway.SlotKey("uid", target, 3, gateway.Arm.OFF, 12, name)
     ledger.add_decode(slot, ends_at=80.0, tokens=8, seconds=0.0914)
     admitted = {"targets": {"91ab02c4": 2}, "drafts": {"0be3fa77": 1}}
@@ -61,7 +64,15 @@ def test_the_operator_reads_what_a_gateway_counts() -> None:
     assert (read.admitted.targets, read.admitted.drafts) == ({"91ab02c4": 2}, {"0be3fa77": 1})
     (counted,) = read.strata
     assert (counted.policy, counted.revision, counted.requests, counted.errors) == (12, "b07d51ee", 2, 1)
-    assert (counted.rounds, counted.speculating, counted.proposed, counted.emitted) == (1, 1, 4, 4)
+    assert (counted.rounds, counted.speculating, counted.proposed, counted.emitted) == (2, 2, 8, 8)
+    assert {name: (held.accepted[7], sum(held.examined)) for name, held in counted.segments.items()} == {
+        "greedy": (3, 4),
+        "hot": (0, 0),
+    }
+    assert counted.stretch is not None
+    assert counted.stretch.edges_milliseconds == gateway.STRETCH_EDGES_MILLISECONDS
+    assert (counted.stretch.above(573)[7], counted.stretch.above(658)[7], counted.stretch.all()[7]) == (1, 0, 1)
+    assert SEGMENT_BUCKETS == gateway.SEGMENT_BUCKETS
     assert counted.exactness == Replayed(equal=0, different=1)
     assert counted.acceptance is not None
     assert (counted.acceptance.accepted[7], counted.acceptance.examined[7]) == (3, 4)

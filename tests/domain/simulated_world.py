@@ -82,7 +82,8 @@ def changed(spec: Mapping[str, Any], **paths: Any) -> dict[str, Any]:
 @dataclass
 class Behaviour:
     """How a revision does: P(accept) per examined token, speed-up, P(error), share of rounds with K > 0, P(a first
-    token takes 400 ms and not 70), where gateways time them; by what part its rows slow plain ones beside them."""
+    token takes 400 ms and not 70), where gateways time them; by what part its rows slow plain ones beside them;
+    P(accept) in segments where it is another; P(a stretch takes 1,001 ms and not 498), where gateways time them."""
 
     acceptance: float = 0.8
     speedup: float = 1.6
@@ -90,6 +91,8 @@ class Behaviour:
     speculating: float = 1.0
     slow: float | None = None
     burden: float = 0.0
+    within: Mapping[str, float] = field(default_factory=dict)
+    stutters: float | None = None
 
 
 @dataclass
@@ -346,8 +349,27 @@ class World:
                 if proposes
                 else stratum.acceptance,
                 first_token=self.first_token(stratum.first_token, how, bucket),
+                stretch=self.stretch(stratum.stretch, how, bucket) if proposes else stratum.stretch,
+                segments=_counted(policy, stratum, segment, (bucket, accepted, rounds if proposes else 0)),
             ),
         )
+
+    def segment(self) -> str:
+        """Of which a request is: by chance, in shares of all; most are of none."""
+        if not self.segments:
+            return ""
+        names, shares = [*self.segments, ""], [*self.segments.values(), 1 - sum(self.segments.values())]
+        return self.chance.choices(names, shares)[0]
+
+    def stretch(self, held: FirstTokens | None, how: Behaviour, bucket: int) -> FirstTokens | None:
+        """Four stretches of a request that was proposed to."""
+        if how.stutters is None:
+            return held
+        known = held or FirstTokens((498, 573, 658, 757, 1001))
+        for _ in range(4):
+            index = "4" if self.chance.random() < how.stutters else "0"
+            known = replace(known, bins={**known.bins, index: _plus(known.bins.get(index, NO_BUCKETS), bucket, 1)})
+        return known
 
     def is_on(self, policy: Mapping[str, Any]) -> bool:
         """Whether a request may speculate: by chance, as over many target pods."""

@@ -4,11 +4,12 @@ import pytest
 
 from tandem_runtime.domain.evidence import (
     FIRST_TOKEN_EDGES_MILLISECONDS,
+    STRETCH_EDGES_MILLISECONDS,
     Arm,
     Ledger,
     SlotKey,
     StratumKey,
-    first_token_bin,
+    bin_of,
 )
 from tandem_runtime.domain.policy import RevisionName, RoleHash
 from tandem_runtime.domain.replay import Result
@@ -38,6 +39,7 @@ def test_the_document_is_the_contracts() -> None:
     ledger = Ledger(boot="4be1")
     stratum = ledger.stratum(KEY)
     stratum.add(round_of(4, 3), bucket=0)
+    stratum.add_stretch(0.66, tokens=33, bucket=3)
     stratum.requests, stratum.errors = 2, 1
     stratum.exactness.add(Result.EQUAL)
     for seconds, bucket in ((0.06, 3), (0.07, 3), (0.055, 0), (90.0, 3)):
@@ -70,6 +72,11 @@ def test_the_document_is_the_contracts() -> None:
                     "edgesMilliseconds": list(FIRST_TOKEN_EDGES_MILLISECONDS),
                     "bins": {"4": [1, 0, 0, 2, *zeros[3:]], "22": [0, 0, 0, 1, *zeros[3:]]},
                 },
+                "stretch": {
+                    "edgesMilliseconds": list(STRETCH_EDGES_MILLISECONDS),
+                    "bins": {"25": [0, 0, 0, 1, *zeros[3:]]},
+                },
+                "segments": {name: {"accepted": [0] * 64, "examined": [0] * 64} for name in ("greedy", "hot")},
             }
         ],
         "slots": [
@@ -85,6 +92,28 @@ def test_the_document_is_the_contracts() -> None:
             }
         ],
     }
+
+
+def test_a_round_counts_in_each_segment_that_its_request_is_of_and_in_the_whole() -> None:
+    stratum = Ledger(boot="b").stratum(KEY)
+    stratum.know(("greedy", "hot", "batch"))
+    stratum.add(round_of(4, 3), bucket=70, segments=("greedy", "batch"))
+    stratum.add(round_of(4, 1), bucket=6, segments=("greedy",))
+    stratum.add(round_of(0, 0), bucket=6, segments=("hot",))
+    assert {name: (held.accepted[6], held.examined[6]) for name, held in stratum.segments.items()} == {
+        "greedy": (4, 6),
+        "hot": (0, 0),
+        "batch": (3, 4),
+    }
+    assert (stratum.accepted[70], stratum.accepted[6]) == (3, 1)
+
+
+def test_the_time_of_a_stretch_hangs_on_its_pace_and_not_on_its_length() -> None:
+    stratum = Ledger(boot="b").stratum(KEY)
+    for tokens in (32, 36, 40):  # the last round of a stretch may bring more than are missing
+        stratum.add_stretch(0.020 * tokens, tokens=tokens, bucket=3)
+    ((index, row),) = stratum.stretches.items()
+    assert (STRETCH_EDGES_MILLISECONDS[index - 1] < 640 <= STRETCH_EDGES_MILLISECONDS[index], row[3]) == (True, 3)
 
 
 def test_slots_are_told_once_closed_oldest_first_and_for_an_hour() -> None:
@@ -111,4 +140,4 @@ def test_rounds_of_one_slot_add_up_and_arms_stay_apart() -> None:
 
 @pytest.mark.parametrize(("seconds", "index"), [(0.0, 0), (0.010, 0), (0.0101, 1), (60.0, 21), (61.0, 22)])
 def test_a_first_token_falls_below_the_first_edge_that_holds_it(seconds: float, index: int) -> None:
-    assert first_token_bin(seconds) == index
+    assert bin_of(seconds, FIRST_TOKEN_EDGES_MILLISECONDS) == index

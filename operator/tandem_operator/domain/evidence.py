@@ -11,7 +11,8 @@ time in on slots, which shows what a canary does to a stable that decodes plainl
 where the canary decoded too (`together`), so that both are seen over the same time.
 
 *First tokens* come as histograms, by bucket. Of them evidence keeps how many requests waited longer than an edge, the
-90th percentile of stable's in the same stratum, which is chosen once, as soon as enough of stable's are known.
+90th percentile of stable's in the same stratum, which is chosen once, as soon as enough of stable's are known. So it is
+with *stretches* of tokens, where somebody asks for them: their edge is so many times stable's 99th percentile.
 
 All this lies in one document, the ConfigMap `<name>-evidence`. It is saved before a decision rests on it, and verdicts
 are made from the saved document alone.
@@ -54,6 +55,9 @@ WAIT_FOR_SILENT_GATEWAYS = timedelta(seconds=120)
 ENOUGH_FOR_AN_EDGE = 50
 """First tokens of stable in a stratum, before its 90th percentile is taken."""
 SLOWEST_SHARE = 0.1
+ENOUGH_STRETCHES = 500
+"""Stretches of stable in a stratum, before its 99th percentile is taken: five of them lie above it."""
+SLOWEST_STRETCHES = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +121,7 @@ class Evidence:
     errors: LogRatios = (0.0,) * len(ERROR_RATIOS)
     readings: tuple[Reading, ...] = ()
     edges: tuple[Edge, ...] = ()
+    stretch_edges: tuple[Edge, ...] = ()
 
     def strata(self, revision: str) -> Mapping[int, Stratum]:
         """The sums of a revision by policy number, over all boots."""
@@ -159,13 +164,18 @@ def add(
     gateways: Iterable[str],
     slot_seconds: int,
     readings: tuple[Reading, ...] = (),
+    stretch_factor: float | None = None,
 ) -> Evidence:
     """The evidence with what the gateways and Prometheus answered now; adding the same twice changes nothing.
 
-    `gateways` are the names of the gateway pods that exist.
+    `gateways` are the names of the gateway pods that exist. `stretch_factor`: a stretch is slow that takes longer than
+    so many times stable's 99th percentile; None where nobody asks.
     """
     present = frozenset(gateways)
-    after = _keep_boots(_choose_edges(before, scrape), scrape, present)
+    edged = _choose_edges(before, scrape)
+    if stretch_factor is not None:
+        edged = _choose_stretch_edges(edged, scrape, stretch_factor)
+    after = _keep_boots(edged, scrape, present)
     after = _close_slots(after, scrape, present, timedelta(seconds=slot_seconds))
     return replace(after, errors=_weigh_errors(before, after), at=scrape.at, readings=readings)
 
@@ -202,6 +212,42 @@ def _choose_edges(before: Evidence, scrape: Scrape) -> Evidence:
     return replace(before, edges=(*before.edges, *new))
 
 
+def _choose_stretch_edges(before: Evidence, scrape: Scrape, factor: float) -> Evidence:
+    """Likewise for stretches; rounded up to an edge of the gateways', so that what counts as slow certainly is."""
+    known = _untimed(before, scrape, before.stretch_edges, lambda held: held.stretch)
+    new = (
+        Edge(policy=policy, milliseconds=_edge_from(parts, factor * quantile(parts, 1 - SLOWEST_STRETCHES)))
+        for policy, parts in known
+        if _timed(parts) >= ENOUGH_STRETCHES
+    )
+    return replace(before, stretch_edges=(*before.stretch_edges, *new))
+
+
+def _untimed(
+    before: Evidence, scrape: Scrape, chosen: Iterable[Edge], read: Callable[[Stratum], FirstTokens | None]
+) -> list[tuple[int, list[FirstTokens]]]:
+    """Stable's times of the strata that have no edge yet."""
+    done = {edge.policy for edge in chosen}
+    listed = [stratum for document in scrape.documents.values() for stratum in document.strata]
+    stable = [held for held in listed if held.revision == before.stable and held.policy >= before.since]
+    known: dict[int, list[FirstTokens]] = {}
+    for held in stable:
+        times = read(held)
+        if times is not None and held.policy not in done:
+            known.setdefault(held.policy, []).append(times)
+    return sorted(known.items())
+
+
+def _timed(parts: Iterable[FirstTokens]) -> int:
+    return sum(sum(part.all()) for part in parts)
+
+
+def _edge_from(parts: Iterable[FirstTokens], milliseconds: float) -> int:
+    """The first edge at or above; the last one where none is."""
+    edges = sorted({edge for part in parts for edge in part.edges_milliseconds})
+    return next((edge for edge in edges if edge >= milliseconds), edges[-1])
+
+
 def _keep_boots(before: Evidence, scrape: Scrape, present: frozenset[str]) -> Evidence:
     """Newest sums of living boots; those of ended ones move into the totals."""
     living = {document.boot: pod for pod, document in scrape.documents.items()}
@@ -221,8 +267,12 @@ def _boot(evidence: Evidence, pod: str, document: Document) -> Boot:
     """The newest sums of a boot; one that contradicts its own earlier sums is not believed, and those stand."""
     both = (evidence.canary, evidence.stable)
     held_now = (held for held in document.strata if held.policy >= evidence.since and held.revision in both)
-    edges = {edge.policy: edge.milliseconds for edge in evidence.edges}
-    chosen = {_key(held): _with_waits(held, edges.get(held.policy)) for held in held_now}
+    edges, stretch_edges = (
+        {edge.policy: edge.milliseconds for edge in known} for known in (evidence.edges, evidence.stretch_edges)
+    )
+    chosen = {
+        _key(held): _with_waits(held, edges.get(held.policy), stretch_edges.get(held.policy)) for held in held_now
+    }
     kept = evidence.boots.get(document.boot)
     for stratum in () if kept is None else kept.strata:
         if _key(stratum) not in chosen or not has_grown(stratum, chosen[_key(stratum)]):
@@ -230,13 +280,17 @@ def _boot(evidence: Evidence, pod: str, document: Document) -> Boot:
     return Boot(pod=pod, strata=tuple(chosen.values()))
 
 
-def _with_waits(stratum: Stratum, edge: int | None) -> Stratum:
-    """The stratum with its first tokens cut down to what is above the edge; before there is one, with none."""
-    tokens = stratum.first_token
-    if tokens is None:
-        return replace(stratum, waits=None)
-    waits = Waits() if edge is None else Waits(tokens.above(edge), tokens.all())
-    return replace(stratum, first_token=None, waits=waits)
+def _with_waits(stratum: Stratum, edge: int | None, stretch_edge: int | None) -> Stratum:
+    """The stratum with its times cut down to what is above the edges; before there are some, with none."""
+    stretches = None if stretch_edge is None else _waits(stratum.stretch, stretch_edge)
+    waits = _waits(stratum.first_token, edge)
+    return replace(stratum, first_token=None, stretch=None, waits=waits, stretches=stretches)
+
+
+def _waits(times: FirstTokens | None, edge: int | None) -> Waits | None:
+    if times is None:
+        return None
+    return Waits() if edge is None else Waits(times.above(edge), times.all())
 
 
 def _key(stratum: Stratum) -> tuple[int, str]:
@@ -350,6 +404,8 @@ def _merge(left: Stratum, right: Stratum, with_: Callable[[int, int], int]) -> S
         acceptance=_merge_rows(Buckets, left.acceptance, right.acceptance, with_),
         shadow=_merge_rows(Shadow, left.shadow, right.shadow, with_),
         waits=_merge_rows(Waits, left.waits, right.waits, with_),
+        stretches=_merge_rows(Waits, left.stretches, right.stretches, with_),
+        segments=_merge_segments(left.segments, right.segments, with_),
         exactness=_merge_replayed(left.exactness, right.exactness, with_),
     )
 

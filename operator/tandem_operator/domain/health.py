@@ -363,30 +363,7 @@ def _first_token(question: Question, evidence: Evidence) -> CheckResult:
     if question.alone:
         words = "nobody is served beside the canary, and waiting times of another hour say little"
         return CheckResult(name="timeToFirstToken", verdict=CheckVerdict.NOT_COMPARED, message=words)
-    margin = question.analysis.time_to_first_token.max_slow_share_increase_basis_points / 10_000
-    canary, stable = evidence.strata(evidence.canary), evidence.strata(evidence.stable)
-    counts = [sums_of(strata.values(), _waits)[1] for strata in (canary, stable)]
-    draft = CheckResult(
-        name="timeToFirstToken",
-        verdict=CheckVerdict.NO_DATA,
-        threshold=f"< {margin:.3f} more than stable",
-        samples=f"{counts[0]} requests, stable {counts[1]} requests",
-    )
-    if not all(counts):
-        words = f"needs {ENOUGH_FOR_AN_EDGE} timed requests of stable within one policy, and some of the canary"
-        return stated(draft, CheckVerdict.NO_DATA, words)
-    slow, usual = by_policy(canary, _waits), by_policy(stable, _waits)
-    estimate = combine(difference(slow[policy], usual[policy]) for policy in sorted(slow.keys() & usual.keys()))
-    needed = question.analysis.min_requests
-    if min(counts) < needed or estimate is None:
-        return stated(
-            draft, CheckVerdict.INCONCLUSIVE, f"each revision needs {needed} timed requests, over the buckets"
-        )
-    return judge_rise(draft, estimate, margin, half_width(estimate, max(margin, SMALLEST_SCALE), question.alpha))
-
-
-def _waits(stratum: Stratum) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return ((), ()) if stratum.waits is None else stratum.waits.rows
+    return slow_shares.first_tokens(evidence, question.analysis, question.alpha)
 
 
 def _are_timed(question: Question) -> bool:
@@ -394,18 +371,21 @@ def _are_timed(question: Question) -> bool:
     evidence, gate = question.evidence, question.analysis.time_to_first_token
     if evidence is None or gate.max_slow_share_increase_basis_points >= WHOLE:
         return False
-    return any(stratum.waits is not None for stratum in evidence.strata(evidence.canary).values())
+    return slow_shares.are_timed(evidence.strata(evidence.canary))
 
 
-# Exactness
+def _inter_token(question: Question, evidence: Evidence) -> CheckResult:
+    """Of a stable that decodes plainly every stretch takes as long, and no pair's slowest beat that."""
+    if question.silence:
+        return _not_compared("interTokenLatency", question)
+    if question.in_turn:
+        words = "stable does not speculate beside a canary in its place, and stretches of another hour say little"
+        return CheckResult(name="interTokenLatency", verdict=CheckVerdict.NOT_COMPARED, message=words)
+    return slow_shares.stretches(evidence, question.alpha)
 
 
-def _replayed(question: Question) -> Replayed | None:
-    """The canary's answers that were replayed; None where there are none, so that nothing is claimed of them."""
-    strata = {} if question.evidence is None else question.evidence.strata(question.evidence.canary)
-    total = total_of(strata.values())
-    known = None if total is None else total.exactness
-    return known if known and known.equal + known.different else None
+def _bounds_stretches(question: Question) -> bool:
+    return question.analysis.inter_token_latency.max_p99_increase_basis_points is not None
 
 
 # Segments

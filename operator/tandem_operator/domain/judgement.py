@@ -56,7 +56,15 @@ def _weigh(at: Situation, course: Course) -> tuple[evidence.Evidence | None, evi
     start = kept or evidence.begin(moved.revision, at.stable_name, since=moved.first_policy, now=started)
     gateways = [pod.name for pod in at.seen.of_role(Role.GATEWAY)]
     slot_seconds = at.spec.speculation.control.slot_seconds
-    return kept, evidence.add(start, scrape, gateways=gateways, slot_seconds=slot_seconds, readings=at.seen.readings)
+    more = at.spec.canary.analysis.inter_token_latency.max_p99_increase_basis_points
+    return kept, evidence.add(
+        start,
+        scrape,
+        gateways=gateways,
+        slot_seconds=slot_seconds,
+        readings=at.seen.readings,
+        stretch_factor=None if more is None else 1 + more / 10_000,
+    )
 
 
 def _question(at: Situation, course: Course, weighed: evidence.Evidence | None) -> health.Question:

@@ -62,7 +62,7 @@ class Shadow:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Per bucket: requests that waited longer for their first token than the stratum's edge, of those that got one."""
+    """Per bucket: what took longer than the stratum's edge, of all; requests for their first token, or stretches."""
 
     slow: Row = NO_BUCKETS
     examined: Row = NO_BUCKETS
@@ -77,7 +77,7 @@ MOST_EDGES = 64
 
 @dataclass(frozen=True, slots=True)
 class FirstTokens:
-    """Requests by the time to their first token: a row per bin, by the index of the first edge that is not below.
+    """Requests by the time to their first token, or stretches of tokens by what they took.
 
     The bin behind the last edge is open; a bin with nothing in it is absent.
     """
@@ -151,7 +151,8 @@ class Replayed:
 class Stratum:
     """What one revision did under one policy number, since the boot.
 
-    Gateways tell `first_token` whole; of it evidence keeps `waits`, against the edge of the stratum.
+    Gateways tell `first_token` and `stretch` whole; of them evidence keeps `waits` and `stretches`, against the edges
+    of the stratum.
     """
 
     policy: Count
@@ -167,6 +168,13 @@ class Stratum:
     exactness: Replayed | None = None
     first_token: Annotated[FirstTokens, AfterValidator(_bins_of_edges)] | None = None
     waits: Annotated[Waits, AfterValidator(_parts_of_wholes)] | None = None
+    stretch: Annotated[FirstTokens, AfterValidator(_bins_of_edges)] | None = None
+    stretches: Annotated[Waits, AfterValidator(_parts_of_wholes)] | None = None
+    segments: Annotated[
+        Mapping[SegmentName, Annotated[Segment, AfterValidator(_parts_of_wholes)]],
+        FailFast(),
+        Field(max_length=MOST_SEGMENTS),
+    ] = field(default_factory=dict)
 
 
 def _no_stratum_twice(strata: tuple[Stratum, ...]) -> tuple[Stratum, ...]:

@@ -254,6 +254,23 @@ class FirstTokenGate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InterTokenGate:
+    """By how much the 99th percentile of what 32 tokens take may rise against stable's; None: nobody asks."""
+
+    max_p99_increase_basis_points: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentGate:
+    """A segment of the traffic in which a canary's acceptance is judged apart; what is absent means any."""
+
+    name: str
+    temperature: Temperature | None = None
+    tenants: tuple[str, ...] = ()
+    max_drop_basis_points: int = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Exactness:
     """Which share of the answers gateways replay with speculation off and compare."""
 
@@ -280,6 +297,7 @@ class Analysis:
     speedup: SpeedupGate = field(default_factory=SpeedupGate)
     errors: ErrorsGate = field(default_factory=ErrorsGate)
     time_to_first_token: FirstTokenGate = field(default_factory=FirstTokenGate)
+    inter_token_latency: InterTokenGate = field(default_factory=InterTokenGate)
     exactness: Exactness = field(default_factory=Exactness)
     metrics: tuple[MetricCheck, ...] = ()
     on_inconclusive: OnInconclusive = OnInconclusive.HOLD

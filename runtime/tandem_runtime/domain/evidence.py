@@ -27,6 +27,13 @@ FIRST_TOKEN_EDGES_MILLISECONDS = (
     10, 20, 30, 50, 70, 100, 140, 200, 280, 400, 560, 800, 1100, 1600, 2200, 3200, 4500, 6400, 9000, 12800, 25600, 60000
 )  # fmt: skip
 """Upper edges, about a factor of 1.4 apart: stable's p90 is known to within that factor. One count more: beyond."""
+STRETCH_TOKENS = 32
+"""Time per token is taken over so many of one request: a round delivers several tokens at once, and gaps between
+deliveries grow with K where the pace does not (decision 0012)."""
+STRETCH_EDGES_MILLISECONDS = tuple(round(20 * 1.15**step) for step in range(60))
+"""Upper edges of what a stretch takes, a factor of 1.15 apart: .6 ms to 2.4 s a token. One count more: beyond."""
+SEGMENT_BUCKETS = 64
+"""Half of the whole's: there may be sixteen segments in every stratum, and 32 filled buckets are enough to judge."""
 KEPT_SECONDS = 3900.0
 """Closed slots stay for the hour that the contract promises and for a late reader's five minutes more."""
 
@@ -45,7 +52,8 @@ class ShadowFields(TypedDict):
 
 
 class FirstTokenFields(TypedDict):
-    """`bins` by index of the edge that holds them, those with something in them alone; each a list of 128."""
+    """Of first tokens, and of stretches. `bins` by index of the edge that holds them, those with something in them
+    alone; each a list of 128."""
 
     edgesMilliseconds: list[int]
     bins: dict[str, list[int]]
@@ -77,6 +85,8 @@ class StratumFields(TypedDict):
     shadow: ShadowFields
     exactness: ExactnessFields
     firstToken: FirstTokenFields
+    stretch: FirstTokenFields
+    segments: dict[str, SegmentFields]
 
 
 class SlotFields(TypedDict):
@@ -147,6 +157,13 @@ class Stratum:
     shadow_examined: list[int] = field(default_factory=_zeros)
     exactness: Tally = field(default_factory=Tally)
     first_tokens: dict[int, list[int]] = field(default_factory=dict)
+    stretches: dict[int, list[int]] = field(default_factory=dict)
+    segments: dict[str, SegmentSums] = field(default_factory=dict)
+
+    def know(self, segments: Iterable[str]) -> None:
+        """Have sums of these, if only zeros: what is not listed is not counted."""
+        for name in segments:
+            self.segments.setdefault(name, SegmentSums())
 
     def add(self, round: Round, *, bucket: int) -> None:
         self.rounds += 1
@@ -158,7 +175,13 @@ class Stratum:
             self.examined[bucket] += round.examined
 
     def add_first_token(self, seconds: float, *, bucket: int) -> None:
-        self.first_tokens.setdefault(first_token_bin(seconds), _zeros())[bucket] += 1
+        index = bin_of(seconds, FIRST_TOKEN_EDGES_MILLISECONDS)
+        self.first_tokens.setdefault(index, _zeros())[bucket] += 1
+
+    def add_stretch(self, seconds: float, *, tokens: int, bucket: int) -> None:
+        """Count a stretch, by what `STRETCH_TOKENS` of its tokens took."""
+        index = bin_of(seconds * STRETCH_TOKENS / tokens, STRETCH_EDGES_MILLISECONDS)
+        self.stretches.setdefault(index, _zeros())[bucket] += 1
 
 
 @dataclass(slots=True)
@@ -170,7 +193,7 @@ class SlotSums:
     seconds: float = 0.0
 
 
-def first_token_bin(seconds: float) -> int:
+def bin_of(seconds: float, edges_milliseconds: Sequence[int]) -> int:
     """Index of the first edge at or above; the last bin is open."""
     milliseconds = seconds * 1000
     edges = FIRST_TOKEN_EDGES_MILLISECONDS
@@ -234,7 +257,9 @@ def _stratum_fields(key: StratumKey, sums: Stratum) -> StratumFields:
         "speculating": sums.speculating,
         "shadow": {"matched": list(sums.shadow_matched), "examined": list(sums.shadow_examined)},
         "exactness": _exactness_fields(sums.exactness),
-        "firstToken": _first_token_fields(sums.first_tokens),
+        "firstToken": _binned(sums.first_tokens, FIRST_TOKEN_EDGES_MILLISECONDS),
+        "stretch": _binned(sums.stretches, STRETCH_EDGES_MILLISECONDS),
+        "segments": {name: _segment_fields(held) for name, held in sorted(sums.segments.items())},
     }
 
 

@@ -9,8 +9,8 @@ counts in the slot of the pod that ran it, under the policy of its moment.
 from dataclasses import dataclass
 
 from tandem_runtime.domain.adapters import AdapterDigest
-from tandem_runtime.domain.evidence import Arm, Ledger, SlotKey, Stratum, StratumKey
-from tandem_runtime.domain.policy import OwnWish, PairRevision, Policy, SpeculationState
+from tandem_runtime.domain.evidence import STRETCH_TOKENS, Arm, Ledger, SlotKey, Stratum, StratumKey
+from tandem_runtime.domain.policy import OwnWish, PairRevision, Policy, RequestKind, SpeculationState
 from tandem_runtime.domain.replay import Result
 from tandem_runtime.domain.routing import bucket_of
 from tandem_runtime.domain.slots import counted_slot, is_off, slot_number
@@ -62,6 +62,7 @@ class Account:
         self._ledger = ledger
         self._stratum: Stratum = ledger.stratum(StratumKey(assignment.policy.number, assignment.revision.name))
         self._bucket = bucket_of(assignment.unit)
+        self._stretch_tokens, self._stretch_seconds = 0, 0.0
         self._speculated = False
         self._arm = Arm.OFF
         self._rounds = self._proposed = self._accepted = self._rejections = 0
@@ -95,7 +96,21 @@ class Account:
         self._metrics.add_round(round, revision=revision.name, arm=self._arm)
         if place.warm and not self._assignment.wish.steers:
             self._add_to_stratum(round)
+            self._add_to_stretch(round, place)
             self._add_to_slot(round, place, policy, revision)
+
+    def _add_to_stretch(self, round: Round, place: RoundPlace) -> None:
+        """On slots alone: plain decoding would be the slowest of a pair that pays, and hide how slow that gets."""
+        if round.prefill:
+            return
+        if self._slot_arm(place) is not Arm.ON:
+            self._stretch_tokens, self._stretch_seconds = 0, 0.0
+            return
+        self._stretch_tokens += round.emitted
+        self._stretch_seconds += round.seconds
+        if self._stretch_tokens >= STRETCH_TOKENS:
+            self._stratum.add_stretch(self._stretch_seconds, tokens=self._stretch_tokens, bucket=self._bucket)
+            self._stretch_tokens, self._stretch_seconds = 0, 0.0
 
     def _add_to_stratum(self, round: Round) -> None:
         self._stratum.add(round, bucket=self._bucket)
