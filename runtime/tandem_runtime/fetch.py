@@ -12,9 +12,9 @@ The result is one JSON object, on stdout and, in a pod, as the container's termi
 
 import json
 import logging
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from tandem_runtime.domain.errors import ModelRefused

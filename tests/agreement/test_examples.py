@@ -85,7 +85,8 @@ def test_the_last_example_names_every_field_with_its_default() -> None:
     # What is shown of these has no default.
     analysis = dataclasses.replace(spec.canary.analysis, metrics=(), segments=(), inter_token_latency=InterTokenGate())
     canary = dataclasses.replace(spec.canary, analysis=analysis)
-    assert (spec.speculation, canary, spec.rollback) == (Speculation(), Canary(), Rollback())
+    speculation = dataclasses.replace(spec.speculation, plain_segments=())
+    assert (speculation, canary, spec.rollback) == (Speculation(), Canary(), Rollback())
     assert (
         dataclasses.replace(spec.gateway, resources=Gateway().resources, pod_template={}).replicas == Gateway().replicas
     )

@@ -1,17 +1,19 @@
 """The operator writes policies that gateways read, and reads the evidence that gateways write."""
 
 import json
+from dataclasses import replace
 
 from tests.domain.simulated_world import QUICK, V2, Behaviour, installed, push
 
 from tandem_operator.domain import record
 from tandem_operator.domain.alerts import Intent, intents
-from tandem_operator.domain.samples import Arm, Document, Replayed, quantile
-from tandem_operator.domain.spec import DraftMethod
+from tandem_operator.domain.samples import SEGMENT_BUCKETS, Arm, Document, Replayed, quantile
+from tandem_operator.domain.spec import DraftMethod, Temperature
 from tandem_operator.domain.webhook import annotation, read_webhook
 from tandem_runtime.domain import evidence as gateway
 from tandem_runtime.domain.policy import LOOKUPS, RevisionName, RoleHash, parse_policy
 from tandem_runtime.domain.replay import Result
+from tandem_runtime.domain.segments import Heat
 from tandem_runtime.domain.tokens import Drafter, Round
 
 
@@ -41,6 +43,21 @@ def test_gateways_look_up_what_the_resource_names() -> None:
         assert document is not None
         assert {revision.drafters for revision in parse_policy(json.dumps(document)).revisions} == {lookups}
     assert {method.value for method in DraftMethod} - {"None"} == {"Model", *(drafter.value for drafter in LOOKUPS)}
+
+
+def test_gateways_know_the_segments_that_the_resource_names() -> None:
+    drawn = [{"temperature": heat.value} for heat in Heat] + [{"tenants": ["a", "b"], "temperature": "Cool"}]
+    analysis = {"segments": [{"name": f"s{index}", **each} for index, each in enumerate(drawn)]}
+    spec = {**QUICK, "canary": {"analysis": analysis}, "speculation": {"plainSegments": drawn}}
+    document = installed(spec).policy()
+    assert document is not None
+    read = parse_policy(json.dumps(document))
+    assert [(held.heat, held.tenants) for held in read.segments] == [
+        *((heat, ()) for heat in Heat),
+        (Heat.COOL, ("a", "b")),
+    ]
+    assert read.speculation.plain == tuple(replace(held, name="") for held in read.segments)
+    assert {heat.value for heat in Heat} == {heat.value for heat in Temperature}
 
 
 def test_the_operator_reads_what_a_gateway_counts() -> None:

@@ -25,12 +25,14 @@ from tandem_operator.domain.revision import Role, RoleHash, revision_of
 from tandem_operator.domain.samples import (
     BUCKETS,
     NO_BUCKETS,
+    SEGMENT_BUCKETS,
     Admitted,
     Arm,
     Buckets,
     Document,
     FirstTokens,
     Scrape,
+    Segment,
     Shadow,
     Slot,
     Stratum,
@@ -123,6 +125,7 @@ class World:
         self.gateways: dict[str, Gateway] = {}
         self.scrapes: list[Scrape] = []
         self.rate = 0.0
+        self.segments: dict[str, float] = {}
         self.starts_after = timedelta(seconds=5)
         self.broken: set[str] = set()
         self.full: set[str] = set()
@@ -329,7 +332,9 @@ class World:
         rounds = 20
         speculates = served["speculate"] and policy["speculation"]["state"] != "Off" and served["draft"] is not None
         proposes = speculates and self.is_on(policy) and self.chance.random() < how.speculating
-        accepted = sum(self.chance.random() < how.acceptance for _ in range(rounds)) if proposes else 0
+        segment = self.segment()
+        acceptance = how.within.get(segment, how.acceptance)
+        accepted = sum(self.chance.random() < acceptance for _ in range(rounds)) if proposes else 0
         bucket = self.chance.randrange(BUCKETS)
         held = stratum.acceptance or Buckets()
         self.keep(
@@ -492,6 +497,19 @@ def installed(
     world.run_until(lambda seen: seen.condition("Reconciling")[0] == "False", within=120, every=5)
     world.rate = rate
     return world
+
+
+def _counted(
+    policy: Mapping[str, Any], stratum: Stratum, of: str, counts: tuple[int, int, int]
+) -> Mapping[str, Segment]:
+    """The segments of a policy, with a request of one of them: (bucket, accepted, examined)."""
+    bucket, accepted, examined = counts
+    known = {each["name"]: stratum.segments.get(each["name"], Segment()) for each in policy.get("segments", ())}
+    if of in known:
+        place = bucket % SEGMENT_BUCKETS
+        rows = (_plus(known[of].accepted, place, accepted), _plus(known[of].examined, place, examined))
+        known[of] = Segment(*rows)
+    return known
 
 
 def _plus(row: tuple[int, ...], place: int, more: int) -> tuple[int, ...]:

@@ -38,6 +38,7 @@ def test_acceptance_counts_examined_tokens_and_plain_rounds_count_as_rounds_only
 def test_the_document_is_the_contracts() -> None:
     ledger = Ledger(boot="4be1")
     stratum = ledger.stratum(KEY)
+    stratum.know(("greedy", "hot"))
     stratum.add(round_of(4, 3), bucket=0)
     stratum.add_stretch(0.66, tokens=33, bucket=3)
     stratum.requests, stratum.errors = 2, 1

@@ -17,8 +17,10 @@ from tandem_runtime.domain.policy import (
     OwnWish,
     PairRevision,
     Policy,
+    RequestKind,
     RevisionName,
     RoleHash,
+    Slice,
     SpeculationMode,
     SpeculationPolicy,
     SpeculationState,
@@ -28,6 +30,7 @@ from tandem_runtime.domain.policy import (
     choose_verification,
     parse_policy,
 )
+from tandem_runtime.domain.segments import Heat
 from tandem_runtime.domain.tokens import Drafter, Verification
 
 STABLE = PairRevision(RevisionName("6f2c9a41"), RoleHash("91ab02c4"), RoleHash("0be3fa77"), 90)
@@ -69,6 +72,10 @@ DOCUMENT: dict[str, Any] = {
     },
     "control": {"offPercent": 5, "slotSeconds": 20},
     "exactness": {"sampleBasisPoints": 250},
+    "segments": [
+        {"name": "greedy", "temperature": "Greedy"},
+        {"name": "batch", "tenants": ["nightly", "reports"]},
+    ],
 }
 POLICY = Policy(
     number=12,
@@ -79,6 +86,7 @@ POLICY = Policy(
     speculation=SpeculationPolicy(SpeculationState.ACTIVE, SpeculationMode.AUTO, VerificationChoice.COUPLED, 1, 8, 100),
     control=ControlPolicy(5, 20),
     exactness=ExactnessPolicy(250),
+    segments=(Slice("greedy", Heat.GREEDY), Slice("batch", tenants=("nightly", "reports"))),
 )
 
 
@@ -112,6 +120,7 @@ def test_a_field_of_a_newer_operator_is_passed_over(path: str) -> None:
         ("control", replace(POLICY, control=ControlPolicy())),
         ("exactness", replace(POLICY, exactness=ExactnessPolicy(100))),
         ("assignment", POLICY),
+        ("segments", replace(POLICY, segments=())),
         ("revisions.0.speculate", POLICY),
         ("revisions.1.shadow", POLICY),
     ],
@@ -125,6 +134,40 @@ def test_a_revision_may_have_lookups_beside_its_draft_or_alone() -> None:
     alone = replace(parse_policy(changed("revisions.0.lookups", ["NGram", "Suffix"])).revisions[0], draft=None)
     assert both.drafters == (Drafter.MODEL, Drafter.SUFFIX)
     assert alone.drafters == (Drafter.NGRAM, Drafter.SUFFIX)
+
+
+SEGMENTS = [
+    {"name": "greedy", "temperature": "Greedy"},
+    {"name": "batch", "tenants": ["nightly", "reports"]},
+    {"name": "hotBatch", "temperature": "Hot", "tenants": ["nightly"]},
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        (RequestKind(0.0, ""), ("greedy",)),
+        (RequestKind(0.0, "reports"), ("greedy", "batch")),
+        (RequestKind(1.2, "nightly"), ("batch", "hotBatch")),
+        (RequestKind(1.1, "nightly"), ("batch",)),
+        (RequestKind(1.2, "somebody"), ()),
+    ],
+)
+def test_a_request_is_of_every_segment_that_its_temperature_and_tenant_fit(
+    kind: RequestKind, names: tuple[str, ...]
+) -> None:
+    assert parse_policy(changed("segments", SEGMENTS)).segments_of(kind) == names
+
+
+def test_requests_of_a_plain_segment_do_not_speculate_and_the_others_do() -> None:
+    policy = parse_policy(changed("speculation.plainSegments", [{"temperature": "Hot"}, {"tenants": ["audit"]}]))
+    assert policy.speculation.plain == (Slice(heat=Heat.HOT), Slice(tenants=("audit",)))
+    plain = [
+        policy.is_plain(kind) for kind in (RequestKind(1.5, "a"), RequestKind(0.0, "audit"), RequestKind(0.0, "a"))
+    ]
+    assert plain == [True, True, False]
+    allowed = [allowance(policy, STABLE, OwnWish(), has_draft=True, slot_on=True, plain=each) for each in plain]
+    assert [each.withheld for each in allowed] == [Withheld.SEGMENT_OFF, Withheld.SEGMENT_OFF, None]
 
 
 def test_a_pair_may_have_no_draft() -> None:
@@ -168,6 +211,15 @@ def test_a_pair_may_have_no_draft() -> None:
         ("control.offPercent", 101, "control.offPercent"),
         ("control.slotSeconds", 0, "control.slotSeconds"),
         ("exactness.sampleBasisPoints", 10_001, "exactness.sampleBasisPoints"),
+        ("segments", {}, "segments"),
+        ("segments", [{"name": "a", "temperature": "Hot"}] * 17, "segments"),
+        ("segments", [{"name": "a", "temperature": "Hot"}] * 2, "segments[].name"),
+        ("segments", [{"temperature": "Hot"}], "segments[].name"),
+        ("segments", ["hot"], "segments[0]"),
+        ("segments", [{"name": "a"}], "segments[0]"),
+        ("segments", [{"name": "a", "temperature": 0}], "segments[0].temperature"),
+        ("segments", [{"name": "a", "tenants": "b"}], "segments[0].tenants"),
+        ("speculation.plainSegments", [{"tenants": [""]}], "speculation.plainSegments[0].tenants"),
     ],
 )
 def test_a_wrong_field_is_refused_by_its_path(path: str, value: object, named: str) -> None:

@@ -16,7 +16,14 @@ from tests.seams.gateway_peers import Running, always, running_gateway, until
 
 from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.errors import TargetLost
-from tandem_runtime.domain.policy import ControlPolicy, PairRevision, RevisionName, SpeculationPolicy, SpeculationState
+from tandem_runtime.domain.policy import (
+    ControlPolicy,
+    PairRevision,
+    RevisionName,
+    Slice,
+    SpeculationPolicy,
+    SpeculationState,
+)
 from tandem_runtime.domain.segments import Heat, Segment
 from tandem_runtime.domain.tokens import (
     Capabilities,

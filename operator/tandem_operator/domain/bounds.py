@@ -47,6 +47,7 @@ _TEXTS: Mapping[int, tuple[str, ...]] = {
     63: (
         "alerts[].action",
         "canary.checks[].name",
+        "canary.checks[].segment",
         "revisions[].reason",
         "speculation.reason",
     ),

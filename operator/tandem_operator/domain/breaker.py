@@ -27,7 +27,7 @@ from enum import StrEnum
 
 from tandem_operator.domain.intervals import Estimate
 from tandem_operator.domain.progress import Breaker, SpeculationReason, SpeculationState
-from tandem_operator.domain.spec import AutoDisable, SpeculationMode
+from tandem_operator.domain.spec import AutoDisable, MemoryMarks, SpeculationMode
 
 DAY = timedelta(days=1)
 LONGEST_COOLDOWN = 8
@@ -325,7 +325,6 @@ def _draft_lost(breaker: Breaker, facts: Facts) -> Cause | None:
 
 
 def _memory(breaker: Breaker, facts: Facts) -> Cause | None:
-    """The working set, or KV use together with preemptions: a full KV cache alone is a healthy busy server."""
     del breaker
     note = pressure(facts.marks.memory, facts.memory)
     return None if note is None else (SpeculationReason.MEMORY_PRESSURE, note)

@@ -186,7 +186,7 @@ def _canary_healthy(view: View) -> GateResult:
         return GateResult(_UNKNOWN, "NoCanary", "no canary is being judged")
     worst = health.worst(checks)
     telling = [check for check in checks if check.verdict in (worst, CheckVerdict.NOT_COMPARED)]
-    words = "; ".join(f"{check.name} {check.value}".rstrip() + f": {check.message}" for check in telling)
+    words = "; ".join(f"{check.title} {check.value}".rstrip() + f": {check.message}" for check in telling)
     verdicts = {CheckVerdict.PASS: _TRUE, CheckVerdict.FAIL: _FALSE}
     return GateResult(verdicts.get(worst, _UNKNOWN), str(worst), words)
 

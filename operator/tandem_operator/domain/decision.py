@@ -31,7 +31,10 @@ class CheckVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """One rule and its numbers, as status shows them: decimals are text, "" where there is no number yet."""
+    """One rule and its numbers, as status shows them: decimals are text, "" where there is no number yet.
+
+    `segment` is the one of which it speaks, None where it speaks of all.
+    """
 
     name: str
     verdict: CheckVerdict
@@ -41,6 +44,12 @@ class CheckResult:
     threshold: str = ""
     samples: str = ""
     message: str = ""
+    segment: str | None = None
+
+    @property
+    def title(self) -> str:
+        """Its name, and of which segment it speaks."""
+        return self.name if self.segment is None else f"{self.name} ({self.segment})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

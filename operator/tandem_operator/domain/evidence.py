@@ -39,6 +39,7 @@ from tandem_operator.domain.samples import (
     FirstTokens,
     Replayed,
     Scrape,
+    Segment,
     Shadow,
     Slot,
     Stratum,
@@ -197,17 +198,11 @@ def minus(left: Stratum, right: Stratum) -> Stratum:
 
 def _choose_edges(before: Evidence, scrape: Scrape) -> Evidence:
     """An edge for every stratum in which stable has enough first tokens; one that is chosen stays."""
-    chosen = {edge.policy for edge in before.edges}
-    listed = [stratum for document in scrape.documents.values() for stratum in document.strata]
-    stable = [held for held in listed if held.revision == before.stable and held.policy >= before.since]
-    known: dict[int, list[FirstTokens]] = {}
-    for held in stable:
-        if held.first_token is not None and held.policy not in chosen:
-            known.setdefault(held.policy, []).append(held.first_token)
+    known = _untimed(before, scrape, before.edges, lambda held: held.first_token)
     new = (
         Edge(policy=policy, milliseconds=quantile(parts, 1 - SLOWEST_SHARE))
-        for policy, parts in sorted(known.items())
-        if sum(sum(part.all()) for part in parts) >= ENOUGH_FOR_AN_EDGE
+        for policy, parts in known
+        if _timed(parts) >= ENOUGH_FOR_AN_EDGE
     )
     return replace(before, edges=(*before.edges, *new))
 
@@ -417,6 +412,13 @@ def _merge_rows(
     if left is None or right is None:
         return left or right
     return kind(*(tuple(map(with_, one, other)) for one, other in zip(left.rows, right.rows, strict=True)))
+
+
+def _merge_segments(
+    left: Mapping[str, Segment], right: Mapping[str, Segment], with_: Callable[[int, int], int]
+) -> Mapping[str, Segment]:
+    merged = {name: _merge_rows(Segment, left.get(name), right.get(name), with_) for name in left.keys() | right.keys()}
+    return {name: merged[name] or Segment() for name in sorted(merged)}
 
 
 def _merge_replayed(left: Replayed | None, right: Replayed | None, with_: Callable[[int, int], int]) -> Replayed | None:

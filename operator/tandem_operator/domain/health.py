@@ -3,12 +3,12 @@
 Refuses to know what follows from a verdict (`rollout`) and how evidence is gathered (`evidence`).
 
 CHECKS is the list; each check is one function that gets the same `Question` and an alpha, (1 - confidence) / number of
-checks that chance can fail, so that all of them together are wrong about a sound canary with probability 1 - confidence
-at most, however often they are looked at (`intervals`). A bound is compared, never a point: a floor passes when the
-whole interval lies above it and fails when it lies below; a drop fails when the interval lies below zero and reaches
-the margin. Too little evidence is Inconclusive and says how much there is and how much is needed; sums that are not
-there at all are NoData. Errors and exactness alone may fail before `minRequests`: an e-value needs no minimum, and one
-difference is proof.
+checks that are wanted and that chance can fail, so that all of them together are wrong about a sound canary with
+probability 1 - confidence at most, however often they are looked at (`intervals`). A bound is compared, never a point:
+a floor passes when the whole interval lies above it and fails when it lies below; a drop fails when the interval lies
+below zero and reaches the margin. Too little evidence is Inconclusive and says how much there is and how much is
+needed; sums that are not there at all are NoData. Errors and replayed answers alone may fail before `minRequests`: an
+e-value needs no minimum, and one difference is proof.
 
 Over all checks the worst verdict counts: Fail > ProviderError > NoData > Inconclusive > Pass. Where stable does not
 speculate, a drop against it is NotCompared, which neither holds a canary nor helps it: people are served by plain
@@ -23,7 +23,7 @@ from functools import partial
 from tandem_operator.domain import own_metrics, replay_checks, segment_checks, slow_shares, stable_record
 from tandem_operator.domain.accepted import Accepted
 from tandem_operator.domain.decision import CheckResult, CheckVerdict
-from tandem_operator.domain.evidence import ENOUGH_FOR_AN_EDGE, Evidence, total_of
+from tandem_operator.domain.evidence import Evidence, total_of
 from tandem_operator.domain.intervals import (
     Estimate,
     PairSums,
@@ -35,9 +35,9 @@ from tandem_operator.domain.intervals import (
     half_width,
     log_e_value,
 )
-from tandem_operator.domain.samples import Arm, Replayed, Stratum
+from tandem_operator.domain.samples import Arm
 from tandem_operator.domain.spec import Analysis, MetricCheck
-from tandem_operator.domain.verdicts import SMALLEST_SCALE, decided, decided_ratio, judge_drop, judge_rise, stated
+from tandem_operator.domain.verdicts import SMALLEST_SCALE, decided, decided_ratio, grand, judge_drop, stated
 
 SPEEDUP_SCALE = 0.2
 """tau of the speed-up's floor, in units of ln: most pairs lie within a fifth of their threshold."""
@@ -79,22 +79,32 @@ class Question:
 
     @property
     def alpha(self) -> float:
-        return (1 - self.analysis.confidence_basis_points / 10_000) / sum(check.by_chance for check in CHECKS)
+        """Those that nobody asked for take no certainty from the others."""
+        asked = sum(check.by_chance and check.is_wanted(self) for check in CHECKS)
+        return (1 - self.analysis.confidence_basis_points / 10_000) / asked
+
+
+def _always(_: Question) -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A rule: its name, when it applies, and how it judges; one that is not `by_chance` cannot be wrong by chance."""
+    """A rule: its name, when it applies, and how it judges; one that is not `by_chance` cannot be wrong by chance.
+
+    `is_wanted`: whether the resource's rules, or the kind of its target, ask for it at all.
+    """
 
     name: str
     applies: Callable[[Question], bool]
     judge: Callable[[Question, Evidence], CheckResult]
     by_chance: bool = True
+    is_wanted: Callable[[Question], bool] = _always
 
 
 def assess(question: Question) -> tuple[CheckResult, ...]:
     """The results of all checks that apply, in the order of CHECKS, and of the user's own in theirs."""
-    rules = tuple(check for check in CHECKS if check.applies(question))
+    rules = tuple(check for check in CHECKS if check.is_wanted(question) and check.applies(question))
     return tuple(_answer(check, question) for check in (*rules, *_own(question)))
 
 
@@ -354,12 +364,10 @@ def _errors(question: Question, evidence: Evidence) -> CheckResult:
     return stated(shown, CheckVerdict.PASS, f"within what is allowed: E = {grand(e_value)}")
 
 
-
-# Time to first token
+# Waiting
 
 
 def _first_token(question: Question, evidence: Evidence) -> CheckResult:
-    """The share of the canary's requests that wait longer than nine in ten of stable's, less stable's own share."""
     if question.alone:
         words = "nobody is served beside the canary, and waiting times of another hour say little"
         return CheckResult(name="timeToFirstToken", verdict=CheckVerdict.NOT_COMPARED, message=words)
@@ -435,7 +443,7 @@ def record_lacks(question: Question) -> str:
     slots = min(_count(on), _count(off))
     if question.shares_target and (slots < fewest or faster(off, on) is None):
         return f"revision {evidence.stable} has {_slots(on, off, 'on', 'off')}, and needs {fewest} of each side"
-    return ""
+    return segment_checks.record_lacks(evidence, question.analysis.segments)
 
 
 # Nothing to compare with
@@ -473,4 +481,4 @@ CHECKS: tuple[Check, ...] = (
         is_wanted=lambda asked: replay_checks.splits(asked.evidence),
     ),
 )
-"""Every rule; the number of those by chance divides alpha."""
+"""Every rule; the number of those by chance that are wanted divides alpha."""

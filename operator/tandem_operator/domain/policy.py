@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tandem_operator.domain.decision import JsonObject, Share
 from tandem_operator.domain.progress import SpeculationState
 from tandem_operator.domain.revision import Revision
-from tandem_operator.domain.spec import Draft, Spec, SpeculationMode, Verification
+from tandem_operator.domain.spec import Draft, PlainSegment, SegmentGate, Spec, SpeculationMode, Verification
 
 VERSION = 1
 KEPT = 10
@@ -71,10 +71,22 @@ def _content(terms: Terms) -> dict[str, object]:
             "minDraftTokens": speculation.draft_tokens.min,
             "maxDraftTokens": speculation.draft_tokens.max,
             "minGainBasisPoints": speculation.min_gain_basis_points,
+            **_listed("plainSegments", [_segment(each) for each in speculation.plain_segments]),
         },
         "control": {"offPercent": _off_percent(terms), "slotSeconds": speculation.control.slot_seconds},
         "exactness": {"sampleBasisPoints": terms.spec.canary.analysis.exactness.sample_basis_points},
+        **_listed("segments", [{"name": each.name, **_segment(each)} for each in terms.spec.canary.analysis.segments]),
     }
+
+
+def _listed(name: str, found: Sequence[object]) -> dict[str, object]:
+    """Absent where there is nothing, so that a policy is the same as before there were any."""
+    return {name: found} if found else {}
+
+
+def _segment(drawn: PlainSegment | SegmentGate) -> dict[str, object]:
+    heat = {} if drawn.temperature is None else {"temperature": str(drawn.temperature)}
+    return {**heat, **_listed("tenants", list(drawn.tenants))}
 
 
 def _revision(share: Share, pair: Revision) -> dict[str, object]:

@@ -25,6 +25,9 @@ Count = Annotated[int, Field(ge=0, lt=LARGEST)]
 Row = Annotated[tuple[Count, ...], FailFast(), Field(min_length=BUCKETS, max_length=BUCKETS)]
 """One number per bucket. Reading stops at the first fault: an answer of nothing but faults would fill the memory."""
 NO_BUCKETS: Row = (0,) * BUCKETS
+SEGMENT_BUCKETS = 64
+SegmentRow = Annotated[tuple[Count, ...], FailFast(), Field(min_length=SEGMENT_BUCKETS, max_length=SEGMENT_BUCKETS)]
+NO_SEGMENT_BUCKETS: SegmentRow = (0,) * SEGMENT_BUCKETS
 
 
 class Arm(StrEnum):
@@ -61,6 +64,18 @@ class Shadow:
 
 
 @dataclass(frozen=True, slots=True)
+class Segment:
+    """Acceptance of a named segment of the traffic: per bucket, of half as many, tokens accepted and examined."""
+
+    accepted: SegmentRow = NO_SEGMENT_BUCKETS
+    examined: SegmentRow = NO_SEGMENT_BUCKETS
+
+    @property
+    def rows(self) -> tuple[SegmentRow, SegmentRow]:
+        return (self.accepted, self.examined)
+
+
+@dataclass(frozen=True, slots=True)
 class Waits:
     """Per bucket: what took longer than the stratum's edge, of all; requests for their first token, or stretches."""
 
@@ -73,13 +88,16 @@ class Waits:
 
 
 MOST_EDGES = 64
+MOST_SEGMENTS = 16
+SegmentName = Annotated[str, Field(max_length=63)]
 
 
 @dataclass(frozen=True, slots=True)
 class FirstTokens:
     """Requests by the time to their first token, or stretches of tokens by what they took.
 
-    The bin behind the last edge is open; a bin with nothing in it is absent.
+    A row per bin, by the index of the first edge that is not below. The bin behind the last edge is open; a bin with
+    nothing in it is absent.
     """
 
     edges_milliseconds: Annotated[tuple[Count, ...], FailFast(), Field(min_length=1, max_length=MOST_EDGES)]
@@ -123,7 +141,7 @@ def _bins_of_edges(tokens: FirstTokens) -> FirstTokens:
     return tokens
 
 
-Sums = TypeVar("Sums", Buckets, Shadow, Waits)
+Sums = TypeVar("Sums", Buckets, Shadow, Waits, Segment)
 
 
 def _parts_of_wholes(sums: Sums) -> Sums:
@@ -134,7 +152,11 @@ def _parts_of_wholes(sums: Sums) -> Sums:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Answers that a gateway made again with speculation off, by what the comparison proves."""
+    """Answers that a gateway made again with speculation off, by what the comparison proves.
+
+    `plain` ones had nothing proposed themselves, and were replayed because their target's answers may split by
+    rounding.
+    """
 
     equal: Count = 0
     different: Count = 0
@@ -231,7 +253,11 @@ class Scrape:
 def has_grown(before: Stratum, after: Stratum) -> bool:
     """Whether `after` can be a later answer of the same boot: no sum of it is smaller, and none is gone."""
     pairs = zip(_rows(before), _rows(after), strict=True)
-    return all(old is None or (new is not None and all(map(le, old, new))) for old, new in pairs)
+    of_segments = ((held.rows, after.segments.get(name)) for name, held in before.segments.items())
+    return all(old is None or (new is not None and all(map(le, old, new))) for old, new in pairs) and all(
+        new is not None and all(all(map(le, *rows)) for rows in zip(old, new.rows, strict=True))
+        for old, new in of_segments
+    )
 
 
 def _rows(stratum: Stratum) -> Iterator[tuple[int, ...] | None]:

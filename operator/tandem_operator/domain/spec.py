@@ -72,6 +72,15 @@ class SurgeMode(StrEnum):
     RECREATE = "Recreate"
 
 
+class Temperature(StrEnum):
+    """How hot a request's sampling is: 0; up to .6; up to 1.1; above."""
+
+    GREEDY = "Greedy"
+    COOL = "Cool"
+    WARM = "Warm"
+    HOT = "Hot"
+
+
 class Comparison(StrEnum):
     """How a metric's value must lie to its threshold."""
 
@@ -207,12 +216,21 @@ class Control:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlainSegment:
+    """Requests that decode plainly: those of this temperature and these tenants; what is absent means any."""
+
+    temperature: Temperature | None = None
+    tenants: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
     mode: SpeculationMode = SpeculationMode.AUTO
     verification: Verification = Verification.AUTO
     draft_tokens: DraftTokens = field(default_factory=DraftTokens)
     min_gain_basis_points: int = 100
     control: Control = field(default_factory=Control)
+    plain_segments: tuple[PlainSegment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,6 +317,7 @@ class Analysis:
     time_to_first_token: FirstTokenGate = field(default_factory=FirstTokenGate)
     inter_token_latency: InterTokenGate = field(default_factory=InterTokenGate)
     exactness: Exactness = field(default_factory=Exactness)
+    segments: tuple[SegmentGate, ...] = ()
     metrics: tuple[MetricCheck, ...] = ()
     on_inconclusive: OnInconclusive = OnInconclusive.HOLD
 

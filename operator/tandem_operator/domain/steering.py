@@ -395,7 +395,7 @@ def _failed(course: Course) -> Ending:
 
 def _numbers(check: CheckResult) -> str:
     interval = f" in [{check.low}, {check.high}]" if check.low or check.high else ""
-    return f"{check.name} {check.value}{interval}, wanted {check.threshold}, {check.samples}"
+    return f"{check.title} {check.value}{interval}, wanted {check.threshold}, {check.samples}"
 
 
 def _passed(course: Course) -> str:

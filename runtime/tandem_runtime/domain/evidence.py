@@ -6,11 +6,13 @@ The document is `GET /internal/evidence` of docs/contracts.md. It is built in on
 its sums belong together (sums scraped one by one would be torn, and squares would not match sums).
 
 What counts where, and why. *Requests and errors* count always: a pod that fails while it warms up has failed.
-*Everything else* counts only for ordinary requests (one that steers its own speculation says nothing about the
-deployment) on pods that have warmed up. *Slots* (see `domain.slots`) are the unit of speed-up: a round counts in the
-slot of its pod's time in whose counted part it lies wholly. A request's first round is prefill and never counts there.
+*Everything else* counts only for ordinary requests (one that steers its own speculation, or is of a segment that
+decodes plainly, says nothing about the deployment) on pods that have warmed up. *Slots* (see `domain.slots`) are the
+unit of speed-up: a round counts in the slot of its pod's time in whose counted part it lies wholly. A request's first
+round is prefill and never counts there.
 """
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,8 +61,15 @@ class FirstTokenFields(TypedDict):
     bins: dict[str, list[int]]
 
 
+class SegmentFields(TypedDict):
+    """Each a list of 64."""
+
+    accepted: list[int]
+    examined: list[int]
+
+
 class ExactnessFields(TypedDict):
-    """Answers by what their replay showed."""
+    """Answers by what their replay showed; `plain` ones had nothing proposed, where rounding may split them too."""
 
     equal: int
     different: int
@@ -140,6 +149,18 @@ def _zeros() -> list[int]:
     return [0] * BUCKETS
 
 
+def _few_zeros() -> list[int]:
+    return [0] * SEGMENT_BUCKETS
+
+
+@dataclass(slots=True)
+class SegmentSums:
+    """Acceptance of one segment of the traffic."""
+
+    accepted: list[int] = field(default_factory=_few_zeros)
+    examined: list[int] = field(default_factory=_few_zeros)
+
+
 @dataclass(slots=True)
 class Stratum:
     """Sums of one (policy, revision); they only grow."""
@@ -165,7 +186,7 @@ class Stratum:
         for name in segments:
             self.segments.setdefault(name, SegmentSums())
 
-    def add(self, round: Round, *, bucket: int) -> None:
+    def add(self, round: Round, *, bucket: int, segments: Iterable[str] = ()) -> None:
         self.rounds += 1
         self.proposed += round.proposed
         self.emitted += round.emitted
@@ -173,6 +194,9 @@ class Stratum:
             self.speculating += 1
             self.accepted[bucket] += round.accepted
             self.examined[bucket] += round.examined
+            for name in segments:
+                self.segments[name].accepted[bucket % SEGMENT_BUCKETS] += round.accepted
+                self.segments[name].examined[bucket % SEGMENT_BUCKETS] += round.examined
 
     def add_first_token(self, seconds: float, *, bucket: int) -> None:
         index = bin_of(seconds, FIRST_TOKEN_EDGES_MILLISECONDS)
@@ -195,9 +219,7 @@ class SlotSums:
 
 def bin_of(seconds: float, edges_milliseconds: Sequence[int]) -> int:
     """Index of the first edge at or above; the last bin is open."""
-    milliseconds = seconds * 1000
-    edges = FIRST_TOKEN_EDGES_MILLISECONDS
-    return next((index for index, edge in enumerate(edges) if milliseconds <= edge), len(edges))
+    return bisect_left(edges_milliseconds, seconds * 1000)
 
 
 class Ledger:
@@ -263,9 +285,13 @@ def _stratum_fields(key: StratumKey, sums: Stratum) -> StratumFields:
     }
 
 
-def _first_token_fields(bins: Mapping[int, list[int]]) -> FirstTokenFields:
+def _segment_fields(sums: SegmentSums) -> SegmentFields:
+    return {"accepted": list(sums.accepted), "examined": list(sums.examined)}
+
+
+def _binned(bins: Mapping[int, list[int]], edges: Sequence[int]) -> FirstTokenFields:
     filled = {str(index): list(bins[index]) for index in sorted(bins)}
-    return {"edgesMilliseconds": list(FIRST_TOKEN_EDGES_MILLISECONDS), "bins": filled}
+    return {"edgesMilliseconds": list(edges), "bins": filled}
 
 
 def _exactness_fields(tally: Tally) -> ExactnessFields:

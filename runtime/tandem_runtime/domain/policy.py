@@ -5,7 +5,7 @@ Refuses to know where the document comes from, and which pods exist.
 `parse_policy` is tolerant of fields it does not know (a newer operator may say more) and exact about those it does:
 a wrong one raises PolicyRefused with its path, its value and what would be right, so that the last good policy stays
 in force. `allowance` is the one place that says whether a round may speculate, and why not. The order of its reasons
-is the order of who outranks whom: the deployment, the revision, the request, the time slot.
+is the order of who outranks whom: the deployment, the revision, the segment, the request, the time slot.
 """
 
 import json
@@ -17,6 +17,7 @@ from typing import NewType, TypeAlias, TypeVar, cast
 from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.errors import PolicyRefused
 from tandem_runtime.domain.lookahead import OFF, Bounds, Mode
+from tandem_runtime.domain.segments import Heat, heat_of
 from tandem_runtime.domain.tokens import Drafter, Verification
 
 RevisionName = NewType("RevisionName", str)
@@ -30,6 +31,8 @@ BASIS_POINTS = 10_000
 LOOKUPS = (Drafter.NGRAM, Drafter.SUFFIX)
 LONGEST_PROPOSAL = 64
 """No pair gains from more guesses a round; a larger number in a policy is a mistake."""
+MOST_SLICES = 16
+"""Segments of one list: each costs a gateway and the operator room in every stratum."""
 
 
 class Assignment(StrEnum):
@@ -84,6 +87,28 @@ class PairRevision:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestKind:
+    """What tells requests apart before they are served. `tenant` is empty where no keys are asked for."""
+
+    temperature: float = 1.0
+    tenant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A segment of the traffic as a user draws it: by how hot the sampling is, by who asks. Absent means any."""
+
+    name: str = ""
+    heat: Heat | None = None
+    tenants: tuple[str, ...] = ()
+
+    def holds(self, kind: RequestKind) -> bool:
+        """Greedy requests of tenants a and b: temperature 0 of a is one, .7 of a and 0 of c are none."""
+        is_as_hot = self.heat is None or self.heat is heat_of(kind.temperature)
+        return is_as_hot and (not self.tenants or kind.tenant in self.tenants)
+
+
+@dataclass(frozen=True, slots=True)
 class SpeculationPolicy:
     state: SpeculationState = SpeculationState.ACTIVE
     mode: SpeculationMode = SpeculationMode.AUTO
@@ -93,6 +118,8 @@ class SpeculationPolicy:
     min_gain_basis_points: int = 100
     early_stop: bool = False
     overlap: Overlap = Overlap.AUTO
+    plain: tuple[Slice, ...] = ()
+    """Requests that decode plainly, whatever the rest does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +147,20 @@ class Policy:
     speculation: SpeculationPolicy = SpeculationPolicy()
     control: ControlPolicy = ControlPolicy()
     exactness: ExactnessPolicy = ExactnessPolicy()
+    segments: tuple[Slice, ...] = ()
+    """Those that evidence is counted for, apart from the whole."""
 
     def revision(self, name: RevisionName) -> PairRevision | None:
         """The revision of that name, or None once the policy no longer has it."""
         return next((known for known in self.revisions if known.name == name), None)
+
+    def segments_of(self, kind: RequestKind) -> tuple[str, ...]:
+        """The names of the segments that hold such a request."""
+        return tuple(each.name for each in self.segments if each.holds(kind))
+
+    def is_plain(self, kind: RequestKind) -> bool:
+        """Whether such a request decodes plainly."""
+        return any(each.holds(kind) for each in self.speculation.plain)
 
 
 def parse_policy(document: str) -> Policy:
@@ -148,6 +185,7 @@ def parse_policy(document: str) -> Policy:
         speculation=_speculation(_object(fields, "speculation")),
         control=_control(_object(fields, "control")),
         exactness=_exactness(_object(fields, "exactness")),
+        segments=_segments(fields),
     )
 
 
@@ -210,6 +248,7 @@ def _speculation(fields: Fields) -> SpeculationPolicy:
         min_gain_basis_points=_whole(fields, "minGainBasisPoints", path, default=default.min_gain_basis_points),
         early_stop=_flag(fields, "earlyStop", path, default=default.early_stop),
         overlap=_enum(Overlap, fields, "overlap", path, default=default.overlap),
+        plain=_slices(fields, "plainSegments", path),
     )
     if policy.min_draft_tokens > policy.max_draft_tokens:
         raise _wrong("speculation.minDraftTokens", policy.min_draft_tokens, f"at most {policy.max_draft_tokens}")
@@ -227,6 +266,34 @@ def _control(fields: Fields) -> ControlPolicy:
 def _exactness(fields: Fields) -> ExactnessPolicy:
     default = ExactnessPolicy().sample_basis_points
     return ExactnessPolicy(_whole(fields, "sampleBasisPoints", "exactness.", high=BASIS_POINTS, default=default))
+
+
+def _segments(fields: Fields) -> tuple[Slice, ...]:
+    segments = _slices(fields, "segments")
+    names = [segment.name for segment in segments]
+    if "" in names or len(set(names)) < len(names):
+        raise _wrong("segments[].name", names, "a name for each, no two alike,")
+    return segments
+
+
+def _slices(fields: Fields, name: str, path: str = "") -> tuple[Slice, ...]:
+    items = fields.get(name, [])
+    if not isinstance(items, list) or len(items) > MOST_SLICES:
+        raise _wrong(path + name, items, f"a list of at most {MOST_SLICES} segments")
+    return tuple(_slice(item, f"{path}{name}[{index}].") for index, item in enumerate(items))
+
+
+def _slice(item: object, path: str) -> Slice:
+    if not isinstance(item, dict):
+        raise _wrong(path.removesuffix("."), item, "an object")
+    tenants = item.get("tenants", [])
+    if not isinstance(tenants, list) or not all(isinstance(tenant, str) and tenant for tenant in tenants):
+        raise _wrong(f"{path}tenants", tenants, "a list of names")
+    name = _text(item, "name", path) if "name" in item else ""
+    heat = _enum(Heat, item, "temperature", path, default=Heat.WARM) if "temperature" in item else None
+    if heat is None and not tenants:
+        raise _wrong(path.removesuffix("."), item, "a temperature, or tenants,")
+    return Slice(name, heat, tuple(tenants))
 
 
 def _object(fields: Fields, name: str) -> Fields:
@@ -277,6 +344,7 @@ class Withheld(StrEnum):
     SWITCHED_OFF = "SwitchedOff"
     MODE_OFF = "ModeOff"
     REVISION_OFF = "RevisionOff"
+    SEGMENT_OFF = "SegmentOff"
     REQUEST_OFF = "RequestOff"
     NO_DRAFT = "NoDraft"
     OFF_SLOT = "OffSlot"
@@ -307,13 +375,17 @@ class Allowance:
     withheld: Withheld | None = None
 
 
-def allowance(policy: Policy, revision: PairRevision, wish: OwnWish, *, has_draft: bool, slot_on: bool) -> Allowance:
-    """Whether the next round may speculate: state x mode x revision x request x draft x slot, the first `no` named."""
+def allowance(
+    policy: Policy, revision: PairRevision, wish: OwnWish, *, has_draft: bool, slot_on: bool, plain: bool = False
+) -> Allowance:
+    """Whether the next round may speculate: state x mode x revision x segment x request x draft x slot, the first `no`
+    named. `plain`: the request is of a segment that decodes plainly."""
     speculation = policy.speculation
     checks = (
         (speculation.state is SpeculationState.OFF, Withheld.SWITCHED_OFF),
         (speculation.mode is SpeculationMode.OFF, Withheld.MODE_OFF),
         (not revision.speculate, Withheld.REVISION_OFF),
+        (plain, Withheld.SEGMENT_OFF),
         (wish.off, Withheld.REQUEST_OFF),
         (not has_draft, Withheld.NO_DRAFT),
         (not slot_on, Withheld.OFF_SLOT),

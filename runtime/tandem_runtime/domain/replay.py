@@ -7,6 +7,9 @@ alone: plain decoding with the same seed must give the same ids, whatever was pr
 every verification. In rejection and block verification at a temperature the text keeps the target's *law* only
 (Leviathan et al. 2023, theorem 1), so one answer against another proves nothing, and such answers are skipped.
 
+Where a target is no `Bitwise` one, its rounding may split even an answer without proposals from its replay. So such
+answers are replayed there too, apart, and say what speculation's are to be held against.
+
 A replay goes on from the tokens found equal so far, so it can be given up at any token and taken up again, on another
 replica too; it ends at the first difference.
 """

@@ -6,7 +6,7 @@ An account outlives a change of policy and of target: a request keeps the stratu
 counts in the slot of the pod that ran it, under the policy of its moment.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.evidence import STRETCH_TOKENS, Arm, Ledger, SlotKey, Stratum, StratumKey
@@ -41,6 +41,7 @@ class Assignment:
     unit: str
     wish: OwnWish
     adapter: AdapterDigest | None = None
+    kind: RequestKind = field(default_factory=RequestKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ class Account:
         self._metrics = metrics
         self._ledger = ledger
         self._stratum: Stratum = ledger.stratum(StratumKey(assignment.policy.number, assignment.revision.name))
+        self._stratum.know(segment.name for segment in assignment.policy.segments)
+        self._segments = assignment.policy.segments_of(assignment.kind)
         self._bucket = bucket_of(assignment.unit)
         self._stretch_tokens, self._stretch_seconds = 0, 0.0
         self._speculated = False
@@ -83,6 +86,16 @@ class Account:
     def adapter(self) -> AdapterDigest | None:
         return self._assignment.adapter
 
+    @property
+    def plain(self) -> bool:
+        """Whether the policy in force has this request decode plainly, for what it is."""
+        return self.policy.is_plain(self._assignment.kind)
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether it says anything about the deployment, beyond that it was served."""
+        return not self._assignment.wish.steers and not self.plain
+
     def add_round(self, round: Round, place: RoundPlace) -> None:
         self._rounds += 1
         self._proposed += round.proposed
@@ -94,7 +107,7 @@ class Account:
         policy, revision = self.policy, self.revision
         self._arm = arm_at(policy, place.pod, wall=round.started)
         self._metrics.add_round(round, revision=revision.name, arm=self._arm)
-        if place.warm and not self._assignment.wish.steers:
+        if place.warm and self.is_ordinary:
             self._add_to_stratum(round)
             self._add_to_stretch(round, place)
             self._add_to_slot(round, place, policy, revision)
@@ -113,7 +126,7 @@ class Account:
             self._stretch_tokens, self._stretch_seconds = 0, 0.0
 
     def _add_to_stratum(self, round: Round) -> None:
-        self._stratum.add(round, bucket=self._bucket)
+        self._stratum.add(round, bucket=self._bucket, segments=self._segments)
         if round.proposed and not self._speculated:
             self._speculated = True
             self._stratum.bucket_requests[self._bucket] += 1
@@ -135,7 +148,7 @@ class Account:
 
     def add_first_token(self, seconds: float, *, warm: bool) -> None:
         self._metrics.add_first_token(seconds, revision=self.revision.name, arm=self._arm)
-        if warm and not self._assignment.wish.steers:
+        if warm and self.is_ordinary:
             self._stratum.add_first_token(seconds, bucket=self._bucket)
 
     def prediction_use(self) -> CompletionDetails:

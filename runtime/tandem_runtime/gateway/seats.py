@@ -223,6 +223,7 @@ class Seat:
             self._wish,
             has_draft=any(each.connected() for each in self._drafts.values()),
             slot_on=arm is Arm.ON,
+            plain=account.plain,
         )
         return allowed.bounds
 

@@ -314,7 +314,8 @@ class Gateway:
             raise TargetLost("this gateway has no policy yet; try again")
         unit = unit_of(policy, request=request, session=session)
         revision = choose_revision(policy, unit)
-        return Assignment(policy, revision, unit, ask.wish, self._adapter(ask.model, policy, revision))
+        kind = RequestKind(ask.parameters.temperature, ask.tenant)
+        return Assignment(policy, revision, unit, ask.wish, self._adapter(ask.model, policy, revision), kind)
 
     def _adapter(self, model: str, policy: Policy, revision: PairRevision) -> AdapterDigest | None:
         """What `<served name>:<adapter>` means at this moment; None for the served name alone."""
@@ -381,7 +382,7 @@ class Gateway:
 
     def _cast_shadow(self, reply: Reply, assignment: Assignment, account: Account) -> None:
         """Offer a finished answer to the drafts that had no part in it: in shadow, or while speculation is off."""
-        if assignment.wish.steers:
+        if not account.is_ordinary:
             return
         for revision in _shadowing(assignment):
             for choice in filter(_said, reply.choices):
@@ -409,10 +410,10 @@ class Gateway:
         )
 
     def _offer_replays(self, reply: Reply, assignment: Assignment, account: Account) -> None:
-        """Offer the sampled answers of a finished request, of those in which something was proposed."""
+        """Offer the sampled answers of a finished request: those in which something was proposed, and where rounding
+        may split a plain answer from its replay, the plain ones too."""
         for choice in reply.choices:
-            had_proposals = choice.finish is not None and choice.finish.counts.proposed
-            if not had_proposals or not is_sampled(choice.request.session, assignment.policy.exactness):
+            if choice.finish is None or not is_sampled(choice.request.session, assignment.policy.exactness):
                 continue
             opening, proposed = _opening_of(choice), bool(choice.finish.counts.proposed)
             settled = account.add_replay if proposed else account.add_plain_replay

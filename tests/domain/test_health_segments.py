@@ -1,0 +1,164 @@
+"""Checks of segments and of stretches as tables: evidence in, verdict and numbers out."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from tandem_operator.domain.decision import CheckResult, CheckVerdict
+from tandem_operator.domain.evidence import Boot, Evidence, begin
+from tandem_operator.domain.health import Question, assess, record_lacks
+from tandem_operator.domain.samples import BUCKETS, SEGMENT_BUCKETS, Buckets, Segment, Stratum, Waits
+from tandem_operator.domain.spec import Analysis, InterTokenGate, SegmentGate, Temperature
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+GREEDY = SegmentGate(name="greedy", temperature=Temperature.GREEDY)
+HOT = SegmentGate(name="hot", temperature=Temperature.HOT)
+RULES = Analysis(segments=(GREEDY, HOT))
+STUTTERS = Analysis(inter_token_latency=InterTokenGate(max_p99_increase_basis_points=2500))
+
+Rate = tuple[int, float]
+"""So many requests, and the share of 20 examined tokens each that were accepted."""
+
+
+def rows(requests: int, rate: float, buckets: int, seed: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    chance = random.Random(seed)
+    accepted, examined = [0] * buckets, [0] * buckets
+    for _ in range(requests):
+        bucket = chance.randrange(buckets)
+        accepted[bucket] += sum(chance.random() < rate for _ in range(20))
+        examined[bucket] += 20
+    return tuple(accepted), tuple(examined)
+
+
+def with_segments(canary: Mapping[str, Rate], stable: Mapping[str, Rate], *, apart: bool = False) -> Evidence:
+    """The segments of both revisions, under one policy, or each under its own; 2,000 requests of stable in all."""
+    strata = []
+    for policy, (name, held) in enumerate((("canary", canary), ("stable", stable))):
+        accepted, examined = rows(2000, 0.8, BUCKETS, 7)
+        whole = Buckets(accepted, examined, tuple(tokens // 20 for tokens in examined))
+        segments = {each: Segment(*rows(*known, SEGMENT_BUCKETS, policy)) for each, known in held.items()}
+        number = 2 - policy if apart else 1
+        strata.append(Stratum(policy=number, revision=name, acceptance=whole, segments=segments))
+    return replace(begin("canary", "stable", since=1, now=NOW), boots={"x": Boot(pod="a", strata=tuple(strata))})
+
+
+def result(name: str, evidence: Evidence, rules: Analysis, **more: object) -> CheckResult:
+    asked = replace(Question(analysis=rules, evidence=evidence, target="t"), **more)  # type: ignore[arg-type] # by name
+    return next(found for found in assess(asked) if found.name == name)
+
+
+GOOD, POOR, FEW = (800, 0.8), (800, 0.5), (10, 0.8)
+CASES = [
+    ({}, {}, "greedy", CheckVerdict.NO_DATA, "have not counted"),
+    ({"greedy": GOOD}, {"greedy": GOOD}, "hot", CheckVerdict.NO_DATA, "segment hot of the canary yet"),
+    ({"greedy": GOOD, "hot": GOOD}, {"greedy": GOOD, "hot": GOOD}, None, CheckVerdict.PASS, "not worse"),
+    ({"greedy": GOOD, "hot": POOR}, {"greedy": GOOD, "hot": GOOD}, "hot", CheckVerdict.FAIL, "worse than stable"),
+    ({"greedy": POOR, "hot": GOOD}, {"greedy": GOOD, "hot": GOOD}, "greedy", CheckVerdict.FAIL, "worse than stable"),
+    ({"greedy": GOOD, "hot": FEW}, {"greedy": GOOD, "hot": GOOD}, "hot", CheckVerdict.INCONCLUSIVE, "too few"),
+    ({"greedy": GOOD, "hot": FEW}, {"greedy": GOOD, "hot": FEW}, "greedy", CheckVerdict.PASS, "too thin to count: hot"),
+    ({"greedy": GOOD, "hot": (0, 0.0)}, {"greedy": GOOD}, "greedy", CheckVerdict.PASS, "too thin to count: hot"),
+    ({"greedy": FEW, "hot": FEW}, {"greedy": FEW, "hot": FEW}, None, CheckVerdict.NOT_COMPARED, "less than one in a"),
+]
+
+
+@pytest.mark.parametrize(("canary", "stable", "segment", "verdict", "message"), CASES)
+def test_the_worst_segment_is_told_by_its_name(
+    canary: Mapping[str, Rate], stable: Mapping[str, Rate], segment: str | None, verdict: CheckVerdict, message: str
+) -> None:
+    found = result("segments", with_segments(canary, stable), RULES)
+    assert (found.verdict, message in found.message) == (verdict, True), found
+    assert segment in (None, found.segment)
+
+
+def test_a_segment_shows_its_loss_with_its_interval_and_how_much_it_rests_on() -> None:
+    evidence = with_segments({"greedy": GOOD, "hot": POOR}, {"greedy": GOOD, "hot": GOOD})
+    found = result("segments", evidence, RULES)
+    assert (found.title, found.threshold) == ("segments (hot)", "> -0.100")
+    assert found.samples == "16000 examined tokens, stable 16000"
+    assert float(found.low) < float(found.value) < float(found.high) < -0.2
+
+
+def test_more_segments_are_each_judged_more_carefully() -> None:
+    evidence = with_segments({"greedy": GOOD}, {"greedy": GOOD})
+    alone = result("segments", evidence, Analysis(segments=(GREEDY,)))
+    others = tuple(replace(GREEDY, name=f"other{index}") for index in range(15))
+    among = with_segments(
+        {"greedy": GOOD, **{each.name: FEW for each in others}}, {"greedy": GOOD, **{each.name: FEW for each in others}}
+    )
+    found = result("segments", among, Analysis(segments=(GREEDY, *others)))
+    assert (alone.segment, found.segment, alone.value) == ("greedy", "greedy", found.value)
+    assert float(found.low) < float(alone.low) < float(alone.high) < float(found.high)
+
+
+def test_a_canary_in_place_is_held_against_what_stable_did_in_the_segment_before() -> None:
+    evidence = with_segments({"greedy": GOOD, "hot": POOR}, {"greedy": GOOD, "hot": GOOD}, apart=True)
+    assert result("segments", evidence, RULES).verdict is CheckVerdict.INCONCLUSIVE
+    assert result("segments", evidence, RULES, in_turn=True).title == "segments (hot)"
+    assert result("segments", evidence, RULES, in_turn=True).verdict is CheckVerdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("stable", "lacks"), [({"greedy": GOOD, "hot": FEW}, False), ({"greedy": GOOD, "hot": (35, 0.8)}, True)]
+)
+def test_a_segment_of_stable_that_is_not_thin_is_part_of_its_record(stable: Mapping[str, Rate], lacks: bool) -> None:
+    known = with_segments({}, stable)
+    strata = tuple(replace(held, requests=500) for held in known.strata("stable").values())
+    served = replace(known, boots={"x": Boot(pod="a", strata=strata)})
+    question = Question(analysis=RULES, evidence=served, target="t", in_turn=True, shares_target=False)
+    assert ("segment hot" in record_lacks(question)) is lacks
+
+
+def test_checks_that_nobody_asks_for_take_no_certainty_from_the_others() -> None:
+    plain = Question(analysis=Analysis(), evidence=None, target="t").alpha
+    assert Question(analysis=RULES, evidence=None, target="t").alpha == pytest.approx(plain * 6 / 7)
+    both = replace(RULES, inter_token_latency=STUTTERS.inter_token_latency)
+    assert Question(analysis=both, evidence=None, target="t").alpha == pytest.approx(plain * 6 / 8)
+
+
+def spread(count: int, slow: int, seed: int) -> Waits:
+    """So many stretches over the buckets, of which some are slow."""
+    chance = random.Random(seed)
+    late, all_of = [0] * BUCKETS, [0] * BUCKETS
+    for turn in range(count):
+        bucket = chance.randrange(BUCKETS)
+        all_of[bucket] += 1
+        late[bucket] += turn < slow
+    return Waits(tuple(late), tuple(all_of))
+
+
+def with_stretches(canary: Waits | None, stable: Waits | None) -> Evidence:
+    strata = [
+        Stratum(policy=1, revision=name, stretches=held) for name, held in (("canary", canary), ("stable", stable))
+    ]
+    return replace(begin("canary", "stable", since=1, now=NOW), boots={"x": Boot(pod="a", strata=tuple(strata))})
+
+
+@pytest.mark.parametrize(
+    ("canary", "stable", "verdict", "message"),
+    [
+        (None, None, CheckVerdict.NO_DATA, "needs 500 stretches of 32 tokens"),
+        (spread(400, 0, 1), spread(9000, 9, 2), CheckVerdict.INCONCLUSIVE, "needs 500 timed stretches"),
+        (spread(6000, 6, 1), spread(9000, 9, 2), CheckVerdict.PASS, "not worse"),
+        (spread(6000, 300, 1), spread(9000, 9, 2), CheckVerdict.FAIL, "worse than"),
+        (spread(60_000, 3000, 1), spread(90_000, 4500, 2), CheckVerdict.PASS, "not worse"),
+        (spread(1000, 9, 1), spread(9000, 9, 2), CheckVerdict.INCONCLUSIVE, "wide"),
+    ],
+)
+def test_stretches_beyond_stables_slowest_are_judged_by_their_share(
+    canary: Waits | None, stable: Waits | None, verdict: CheckVerdict, message: str
+) -> None:
+    found = result("interTokenLatency", with_stretches(canary, stable), STUTTERS)
+    assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+@pytest.mark.parametrize("rules", [RULES, STUTTERS])
+def test_neither_is_asked_while_nobody_is_served_nor_compared_where_stable_decodes_plainly(rules: Analysis) -> None:
+    evidence = with_segments({"greedy": GOOD, "hot": POOR}, {"greedy": GOOD, "hot": GOOD})
+    new = {"segments", "interTokenLatency"}
+    question = Question(analysis=rules, evidence=evidence, target="t")
+    assert not new & {found.name for found in assess(replace(question, shadow=True))}
+    silent = [found for found in assess(replace(question, silence="it has no draft")) if found.name in new]
+    assert [found.verdict for found in silent] == [CheckVerdict.NOT_COMPARED]
