@@ -120,6 +120,28 @@ WRONG: list[tuple[Mapping[str, Any], str]] = [
         {"canary": {"analysis": {"metrics": [{"name": "x", "query": "y"}]}}},
         "spec.canary.analysis.metrics[0].thresholdBasisPoints: Required value",
     ),
+    (
+        {"canary": {"analysis": {"segments": [{"name": "greedy"}]}}},
+        "say which requests are of the segment: give temperature, tenants or both",
+    ),
+    (
+        {"canary": {"analysis": {"segments": [{"name": "Greedy ones", "temperature": "Greedy"}]}}},
+        "use letters and digits, a lower-case letter first, such as greedy or batchJobs",
+    ),
+    (
+        {"canary": {"analysis": {"segments": [{"name": "a", "temperature": "Hot"}, {"name": "a", "tenants": ["b"]}]}}},
+        "spec.canary.analysis.segments[1]: Duplicate value",
+    ),
+    (
+        {"canary": {"analysis": {"segments": [{"name": "a", "temperature": 0}]}}},
+        'spec.canary.analysis.segments[0].temperature: Invalid value: "integer"',
+    ),
+    ({"speculation": {"plainSegments": [{}]}}, "say which requests: give temperature, tenants or both"),
+    (
+        {"speculation": {"plainSegments": [{"tenants": []}]}},
+        "spec.speculation.plainSegments[0].tenants in body should have at least 1 items",
+    ),
+    ({"canary": {"analysis": {"interTokenLatency": {"maxP99IncreaseBasisPoints": 0}}}}, "maxP99IncreaseBasisPoints"),
     ({"servedModelName": "two words"}, "use letters, digits, dots, underscores, slashes and hyphens"),
     ({"servedModelName": "x" * 129}, "spec.servedModelName: Too long: may not be more than 128"),
     (
