@@ -11,6 +11,7 @@ from tandem_operator.domain.decision import CheckResult, CheckVerdict
 from tandem_operator.domain.evidence import Boot, Evidence, begin
 from tandem_operator.domain.health import Question, assess, record_lacks
 from tandem_operator.domain.samples import BUCKETS, SEGMENT_BUCKETS, Buckets, Segment, Stratum, Waits
+from tandem_operator.domain.segment_checks import judge
 from tandem_operator.domain.spec import Analysis, InterTokenGate, SegmentGate, Temperature
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -162,3 +163,47 @@ def test_neither_is_asked_while_nobody_is_served_nor_compared_where_stable_decod
     assert not new & {found.name for found in assess(replace(question, shadow=True))}
     silent = [found for found in assess(replace(question, silence="it has no draft")) if found.name in new]
     assert [found.verdict for found in silent] == [CheckVerdict.NOT_COMPARED]
+
+
+def grown(held: Segment, chance: random.Random, rate: float, requests: int) -> Segment:
+    """A few requests more, which differ by more than their tokens do."""
+    accepted, examined = list(held.accepted), list(held.examined)
+    for _ in range(requests):
+        bucket, own = chance.randrange(SEGMENT_BUCKETS), min(max(chance.gauss(rate, 0.1), 0.0), 1.0)
+        accepted[bucket] += sum(chance.random() < own for _ in range(20))
+        examined[bucket] += 20
+    return Segment(tuple(accepted), tuple(examined))
+
+
+def refusal(seed: int, rates: Mapping[str, float], *, looks: int = 15) -> str | None:
+    """The segment by which a canary is refused that has these rates, beside a stable with .7 in each; None: none."""
+    chance, gates = random.Random(seed), tuple(SegmentGate(name=name) for name in rates)
+    known = {name: (Segment(), Segment()) for name in rates}
+    for _ in range(looks):
+        known = {
+            name: (grown(canary, chance, rates[name], 15), grown(stable, chance, 0.7, 30))
+            for name, (canary, stable) in known.items()
+        }
+        strata = [
+            Stratum(policy=1, revision=revision, segments={name: both[index] for name, both in known.items()})
+            for index, revision in enumerate(("canary", "stable"))
+        ]
+        found = judge(
+            replace(begin("canary", "stable", since=1, now=NOW), boots={"x": Boot(pod="a", strata=tuple(strata))}),
+            gates,
+            0.05 / 7,
+            in_turn=False,
+        )
+        if found.verdict is CheckVerdict.FAIL:
+            return found.segment
+    return None
+
+
+def test_equal_canaries_are_hardly_ever_refused_for_one_of_eight_segments_looked_at_often() -> None:
+    rates = {f"segment{index}": 0.7 for index in range(8)}
+    assert sum(refusal(seed, rates) is not None for seed in range(40)) <= 1
+
+
+def test_a_canary_that_is_bad_in_one_of_eight_segments_is_refused_by_that_one() -> None:
+    rates = {f"segment{index}": 0.75 for index in range(8)} | {"segment5": 0.5}
+    assert [refusal(seed, rates) for seed in range(20)] == ["segment5"] * 20

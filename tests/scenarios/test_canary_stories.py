@@ -229,7 +229,7 @@ def under_pressure() -> tuple[World, str]:
 def test_memory_pressure_takes_the_canarys_speculation_first_and_nobody_elses() -> None:
     world, v2 = under_pressure()
     assert (stage(world), speaking(world)) == (Stage.STEPPING, {world.stable: True, v2: False})
-    assert world.condition("MemoryPressure")[0] == "False"
+    assert world.condition("MemoryPressure") == ("True", "CanaryQuiet")
     assert [event.note for event in world.events if event.reason == "CanaryQuiet"] == [
         f"revision {v2}: a target's working set is 95 % of its limit, mark 92 %; "
         "its speculation is off until that is over"
@@ -269,6 +269,23 @@ def test_a_silenced_canary_passes_no_step() -> None:
     world.memory = 8500  # between the marks: it is not pressed any more, and may not speak
     world.run(20)
     assert (world.progress.rollout.step, speaking(world)[v2]) == (0, False)
+
+
+def test_a_silenced_canary_is_not_promoted_though_it_passed_every_step() -> None:
+    world = installed(changed(QUICK, draft__replicas=4), rate=20)
+    v2 = push(world, V2)
+    world.run_until(lambda seen: stage(seen) is Stage.STEPPING and seen.progress.rollout.step == 1)
+    world.starts_after = timedelta(seconds=60)
+    world.run_until(lambda seen: stage(seen) is Stage.COMPLETING)
+    world.memory = 9500
+    world.tick()
+    assert (stage(world), speaking(world)[v2]) == (Stage.COMPLETING, False)
+    world.starts_after = timedelta(seconds=0)
+    world.memory = 8500
+    world.run(20)
+    assert world.stable != v2
+    world.memory = 7000
+    world.run_until(lambda seen: seen.stable == v2, within=60)
 
 
 def test_memory_pressure_while_a_canary_serves_nobody_is_the_breakers_matter() -> None:

@@ -210,6 +210,12 @@ def _memory_pressure(view: View) -> GateResult:
     pressed = held.reason is SpeculationReason.MEMORY_PRESSURE and held.state is SpeculationState.DISABLED
     if pressed:
         return GateResult(_TRUE, "AboveMark", held.note)
+    quiet = view.decision.progress.rollout.quiet_since
+    if quiet is not None:
+        words = (
+            f"the speculation of revision {view.canary} is off since {record.dump_moment(quiet)}, so that it may ease"
+        )
+        return GateResult(_TRUE, "CanaryQuiet", words)
     return GateResult(_FALSE, "BelowMark", "memory has not switched speculation off")
 
 

@@ -442,7 +442,7 @@ def go_on(at: Situation, course: Course) -> Course:
             return send(at, course, Signal.CLEARED)
         case Stage.PREPARING if not at.spec.paused and pods_are_there(at, course):
             return send(at, course, Signal.READY)
-        case Stage.COMPLETING if not at.spec.paused and pods_are_there(at, course):
+        case Stage.COMPLETING if not at.spec.paused and moved.quiet_since is None and pods_are_there(at, course):
             return point(at, course, moved.revision, by=MadeStableBy.PROMOTION, note=_passed(course))
         case Stage.RETURNING if is_warm(at, moved.revision):
             note = brought_back(course.progress.rolled_back)
