@@ -263,7 +263,8 @@ def figures_of(equal: list[Run], worse: list[Run]) -> Mapping[str, float]:
     failed = [run for run in equal if run.ending is Ending.FAILED]
     found = [run.requests for run in worse if "acceptanceDrop" in run.failed and run.requests <= ENOUGH]
     passed = [run.requests for run in equal if run.ending is Ending.PROMOTED]
-    names = sorted({check.name for check in health.CHECKS if check.by_chance})
+    asked = health.Question(analysis=RULES, evidence=None, target=TARGET)
+    names = sorted({check.name for check in health.CHECKS if check.by_chance and check.is_wanted(asked)})
     return {
         "equal_runs": len(equal),
         "false_abort_rate": len(failed) / len(equal),
