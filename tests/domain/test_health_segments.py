@@ -82,6 +82,17 @@ def test_a_segment_shows_its_loss_with_its_interval_and_how_much_it_rests_on() -
     assert float(found.low) < float(found.value) < float(found.high) < -0.2
 
 
+def test_what_stable_did_before_a_policy_named_a_segment_makes_that_no_thinner() -> None:
+    evidence = with_segments({"greedy": FEW, "hot": FEW}, {"greedy": (60, 0.8), "hot": FEW})
+    stable = evidence.strata("stable")[1]
+    crowd = Buckets(*((1000,) * BUCKETS for _ in range(3)))
+    before = Stratum(policy=0, revision="stable", acceptance=crowd)
+    known = replace(evidence, since=0, ended=(before,))
+    assert sum(stable.segments["greedy"].examined) < 0.01 * sum(crowd.examined)
+    assert result("segments", known, RULES).title == "segments (greedy)"
+    assert result("segments", known, RULES).verdict is CheckVerdict.INCONCLUSIVE
+
+
 def test_more_segments_are_each_judged_more_carefully() -> None:
     evidence = with_segments({"greedy": GOOD}, {"greedy": GOOD})
     alone = result("segments", evidence, Analysis(segments=(GREEDY,)))

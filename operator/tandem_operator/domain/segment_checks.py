@@ -95,8 +95,10 @@ def _rows(stratum: Stratum, name: str) -> Rows:
 
 
 def _is_thin(stable: Mapping[int, Stratum], name: str) -> bool:
-    examined = sums_of(stable.values(), partial(_rows, name=name))[1]
-    return not examined or examined < THIN * sum(_whole(held) for held in stable.values())
+    """Of the strata that count it: before a policy named the segment, nothing of it is known."""
+    counting = [held for held in stable.values() if name in held.segments]
+    examined = sums_of(counting, partial(_rows, name=name))[1]
+    return not examined or examined < THIN * sum(map(_whole, counting))
 
 
 def _whole(stratum: Stratum) -> int:
