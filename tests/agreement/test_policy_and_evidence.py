@@ -7,9 +7,11 @@ from tests.domain.simulated_world import QUICK, V2, Behaviour, installed, push
 
 from tandem_operator.domain import record
 from tandem_operator.domain.alerts import Intent, intents
+from tandem_operator.domain.observed import Fetched
 from tandem_operator.domain.samples import SEGMENT_BUCKETS, Arm, Document, Replayed, quantile
 from tandem_operator.domain.spec import DraftMethod, Temperature
 from tandem_operator.domain.webhook import annotation, read_webhook
+from tandem_runtime import fetch
 from tandem_runtime.domain import evidence as gateway
 from tandem_runtime.domain.policy import LOOKUPS, RevisionName, RoleHash, parse_policy
 from tandem_runtime.domain.replay import Result
@@ -102,6 +104,13 @@ def test_the_operator_reads_what_a_gateway_counts() -> None:
     assert (closed.pod, closed.target, closed.slot, closed.arm) == ("uid", "91ab02c4", 3, Arm.OFF)
     assert (closed.tokens, closed.milliseconds) == (8, 91)
     assert {arm.value for arm in gateway.Arm} == {arm.value for arm in Arm}
+
+
+def test_the_operator_reads_what_a_fetcher_tells() -> None:
+    for teacher in ("sha256:t", None):
+        told = fetch.Fetched("sha256:d", "sha256:w", None, "/models/draft", teacher).told()
+        read = record.read(Fetched, json.dumps(told))
+        assert read == Fetched(digest="sha256:d", tokenizer="sha256:w", taught_by=teacher)
 
 
 def test_a_decision_reads_what_the_webhook_wrote() -> None:
