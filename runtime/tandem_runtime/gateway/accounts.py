@@ -109,14 +109,14 @@ class Account:
         self._metrics.add_round(round, revision=revision.name, arm=self._arm)
         if place.warm and self.is_ordinary:
             self._add_to_stratum(round)
-            self._add_to_stretch(round, place)
+            self._add_to_stretch(round, place, revision)
             self._add_to_slot(round, place, policy, revision)
 
-    def _add_to_stretch(self, round: Round, place: RoundPlace) -> None:
+    def _add_to_stretch(self, round: Round, place: RoundPlace, revision: PairRevision) -> None:
         """On slots alone: plain decoding would be the slowest of a pair that pays, and hide how slow that gets."""
         if round.prefill:
             return
-        if self._slot_arm(place) is not Arm.ON:
+        if self._slot_arm(place, revision) is not Arm.ON:
             self._stretch_tokens, self._stretch_seconds = 0, 0.0
             return
         self._stretch_tokens += round.emitted
