@@ -134,25 +134,27 @@ ALIKE: Final = Own()
 STRANGERS: Final = Kin()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Acceptance:
-    """The belief about one segment. Two are equal only if they are the same."""
+    """The belief about one segment. Two are equal only if they are the same, and nobody changes one: it is not frozen
+    since making it, in each round, would take three times as long."""
 
-    chances: Array
+    chances: Final[Array]
     """[pace x level], adding up to 1."""
-    haunts: Array = field(default_factory=lambda: np.tile(_PRIOR, len(PACES)))
+    haunts: Final[Array] = field(default_factory=lambda: np.tile(_PRIOR, len(PACES)))
     """[pace x level]: where levels jump to, the climate and a little of everything; the same for each pace."""
-    tilts: tuple[float, ...] = ()
+    tilts: Final[tuple[float, ...]] = ()
     """log w_j, as far as positions were examined."""
-    shape: tuple[int, ...] = ()
+    shape: Final[tuple[int, ...]] = ()
     """The tilts in whole grains."""
-    kin: Kin = STRANGERS
+    kin: Final[Kin] = STRANGERS
 
     def survivals(self, positions: int, own: Own = ALIKE) -> tuple[float, ...]:
         """s_1 ... s_n; a position that was never examined is believed to be like the one before it."""
         if positions <= 0:
             return ()
-        return _survivals(self, _grains(_log_frailty(own, self.kin)), -(-positions // STRIDE) * STRIDE)[:positions]
+        frailty = 0 if own is ALIKE else _grains(_log_frailty(own, self.kin))
+        return _survivals(self, frailty, -(-positions // STRIDE) * STRIDE)[:positions]
 
     def conditionals(self, positions: int) -> list[float]:
         """a_1 ... a_n: the chance of each position, given that all before it stand, in a session like the others."""
@@ -169,7 +171,7 @@ class Acceptance:
         surprise = Surprise(tokens, tokens - sum(credits), tokens - sum(expected))
         chances, haunts = _believed(self.chances, self.haunts, _likelihood(self.shape, 1.0, credits), tokens)
         tilts = _tilted(self.tilts, credits, expected)
-        shape = tuple([round(tilt / GRAIN) for tilt in tilts])
+        shape = (*[round(tilt / GRAIN) for tilt in tilts[:tokens]], *self.shape[tokens:])
         return Acceptance(chances, haunts, tilts, shape, self.kin.told(own, surprise)), own.told(surprise)
 
     def heard(self, *, matched: int, examined: int) -> "Acceptance":

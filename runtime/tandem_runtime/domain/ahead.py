@@ -163,8 +163,8 @@ class Belief(NamedTuple):
     @property
     def harm_seconds(self) -> float:
         """What others lose by one round's drafting ahead, as far as anything is known."""
-        others = max(self.on_demand.mean_rows - 1, 0.0)
-        crowding = (self.wasted.value or 0.0) * self.on_demand.row_seconds * others
+        others = self.on_demand.mean_rows - 1
+        crowding = (self.wasted.value or 0.0) * self.on_demand.row_seconds * others if others > 0 else 0.0
         ahead, idle = self.while_ahead.value, self.while_idle.value
         return crowding + (0.0 if ahead is None or idle is None else max(ahead - idle, 0.0))
 
@@ -214,7 +214,7 @@ def look(belief: Belief, survivals: Survivals, most: int, overlap: Overlap) -> t
         return None, belief
     is_ahead = overlap is Overlap.ON or _pays(belief, len(survivals))
     compares = overlap is Overlap.AUTO and belief.looks % COMPARED_EVERY == COMPARED_FIRST
-    chosen = belief._replace(is_ahead=is_ahead, looks=belief.looks + 1)
+    chosen = Belief(*belief[:-2], is_ahead, belief.looks + 1)
     if compares or not is_ahead:
         return None, chosen
     further = extended(survivals, min(len(survivals) + MORE_TOKENS, most))
@@ -261,9 +261,9 @@ class Foresight:
 
 def extended(survivals: Survivals, length: int) -> Survivals:
     """As many survivals, each further token as likely to stand behind those before it as the last."""
-    *before, last = (1.0, *survivals)
-    step = last / before[-1] if before and before[-1] > 0 else UNKNOWN_ACCEPTANCE
-    return (*survivals, *(last * step**further for further in range(1, length - len(survivals) + 1)))
+    before, last = (1.0, 1.0, *survivals)[-2:]
+    step = last / before if survivals and before > 0 else UNKNOWN_ACCEPTANCE
+    return (*survivals, *[last * step**further for further in range(1, length - len(survivals) + 1)])
 
 
 def enough(survivals: Sequence[float], token_seconds: float, round_seconds: float) -> int:

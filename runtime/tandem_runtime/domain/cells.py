@@ -153,10 +153,10 @@ class Lookahead:
             return choice
         if choice.why.bounds.is_one_k:
             outlook = replace(outlook, enough=None)
-        return choice._replace(k=len(outlook.survivals), survivals=outlook.survivals, outlook=outlook)
+        return Choice(len(outlook.survivals), outlook.survivals, choice.why, choice.plain_tokens, choice.stop, outlook)
 
     def learn(self, round: Round, now: float, *, warm: bool) -> None:
-        self._own = self.shared.learn(self._own, Seen(round, now, warm, waited=self._begins_run and not round.proposed))
+        self._own = self.shared.learn(self._own, Seen(round, now, warm, self._begins_run and not round.proposed))
         self._begins_run = False
         if self.last is not None and self.last.why.bounds.overlap is not Overlap.OFF:
             self.shared.foresight.learn(round, asked=self._prepares)

@@ -129,6 +129,14 @@ def learned(plane: Plane | None, seconds: float, k: float, rows: int, now: float
     p00 += scale * (_SAMPLE_VARIANCE + _SECOND_VARIANCE * elapsed)
     p11 += scale * _SLOPE_VARIANCE
     p22 += scale * walk * walk
+    if not (k or p01 or p12):  # as ever, if K never was another: then this sample tells nothing of s_K
+        u, w = p00 + p02 * x, p02 + p22 * x
+        total = u + w * x + scale * _NOISE_VARIANCE
+        miss = (seconds - c - sb * x) / total
+        c, sb = c + u * miss, sb + w * miss
+        return Plane(
+            c, sk, sb, p00 - u * u / total, p01, p02 - u * w / total, p11, p12, p22 - w * w / total, at + elapsed
+        )
     u, v, w = p00 + p01 * k + p02 * x, p01 + p11 * k + p12 * x, p02 + p12 * k + p22 * x
     total = u + v * k + w * x + scale * _NOISE_VARIANCE
     miss = (seconds - c - sk * k - sb * x) / total
@@ -202,34 +210,32 @@ class Seen(NamedTuple):
     def tells_costs(self) -> bool:
         """A prompt, or what a draft had missed, is not the cost of going on; and all its seconds must be possible."""
         round = self.round
-        return (
-            (self.warm or not round.proposed)
-            and not round.prefill
-            and 0 <= round.seconds < inf
-            and 0 <= round.verify_seconds < inf
-            and 0 <= round.forward_seconds < inf
-            and 0 <= round.draft_seconds < inf
-            and 0 <= round.drafting_seconds < inf
-        )
+        if round.prefill or (round.proposed and not self.warm):
+            return False
+        seconds, verify, forward = round.seconds, round.verify_seconds, round.forward_seconds
+        draft, drafting = round.draft_seconds, round.drafting_seconds
+        is_finite = seconds + verify + forward + draft + drafting < inf  # so none of them is NaN either
+        return is_finite and min(seconds, verify, forward, draft, drafting) >= 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Costs:
-    """What is known of a pair's costs: absent where nothing was measured. Two are equal only if they are the same."""
+    """What is known of a pair's costs: absent where nothing was measured. Two are equal only if they are the same, and
+    nobody changes one: it is not frozen since making it, in each round, would take three times as long."""
 
-    draft_token: Plane | None = None
+    draft_token: Final[Plane | None] = None
     """t_d(B), the draft's own seconds per proposed token."""
-    forward: Plane | None = None
+    forward: Final[Plane | None] = None
     """t_v(B, K), K > 0."""
-    overhead: Plane | None = None
+    overhead: Final[Plane | None] = None
     """o, what a round with K > 0 costs beside drafting and forward."""
-    plain: Plane | None = None
+    plain: Final[Plane | None] = None
     """t_b(B)."""
-    doubted: bool = False
+    doubted: Final[bool] = False
     """Whether the next round with proposals is believed even if it is unlike all before: the last one was so too."""
-    plain_doubted: bool = False
+    plain_doubted: Final[bool] = False
     """The same of a plain one."""
-    company_since: float | None = None
+    company_since: Final[float | None] = None
     """Since when no plain token was seen whose step judged no guesses; None: the last one was such."""
 
     def model(
@@ -262,7 +268,9 @@ class Costs:
             return replace(here, plain_doubted=True)
         known = here.loosened() if is_unlike else here
         plain = learned(known.plain, round.seconds, 0, round.rows, now)
-        return replace(known, plain=plain, plain_doubted=False)
+        return Costs(
+            known.draft_token, known.forward, known.overhead, plain, known.doubted, company_since=known.company_since
+        )
 
     def loosened(self) -> "Costs":
         """The same, which the next few rounds can change: before a look at what may be otherwise by now."""

@@ -250,11 +250,13 @@ def ending_early(choice: Choice, calibration: Calibration) -> Choice:
 def learn(belief: Belief, own: Own, seen: Seen) -> tuple[Belief, Own]:
     """The belief after one more round of a session with that record, and what the record is then. What is not the cost
     of going on teaches acceptance alone."""
-    acceptance, own = belief.acceptance.observed(seen.round.evidence, own)
-    plain_rounds = belief.plain_rounds + (not seen.round.proposed)
+    acceptance, _, k, plain_rounds, probe_left, probe_after, heard = belief
+    if seen.round.proposed:
+        acceptance, own = acceptance.observed(seen.round.evidence, own)
+    else:
+        plain_rounds += 1
     costs = belief.costs.followed(seen)
-    learnt = Belief(acceptance, costs, belief.k, plain_rounds, belief.probe_left, belief.probe_after, belief.heard)
-    return learnt, own
+    return Belief(acceptance, costs, k, plain_rounds, probe_left, probe_after, heard), own
 
 
 def unanswered(belief: Belief) -> Belief:
@@ -316,7 +318,12 @@ def best(costs: Model, survivals: tuple[float, ...], bounds: Bounds, last: int |
     """
     least, most = bounds.least, bounds.maximum
     k, expected, cost = least, 1 + sum(survivals[:least]), costs.cost(least)
-    while k < most and survivals[k] * cost > (further := costs.next_token(k)) * expected:
+    further, each_differs = costs.per_token, costs.head_start.hits > 0
+    while k < most:
+        if each_differs:
+            further = costs.next_token(k)
+        if survivals[k] * cost <= further * expected:
+            break
         expected += survivals[k]
         cost += further
         k += 1
