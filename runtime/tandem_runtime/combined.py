@@ -35,6 +35,7 @@ from tandem_runtime.domain.patience import (
     Whose,
     trouble_of,
 )
+from tandem_runtime.domain.session import SCORED_TOKENS
 from tandem_runtime.domain.tokens import (
     Capabilities,
     Drafter,
@@ -192,10 +193,11 @@ class CombinedDraft:
         return bits
 
     async def _keeps_up(self, member: Member, request: ScoreTokens) -> bool:
-        """Have it read what is long by a guess that nobody takes, and say whether it has."""
+        """Have it read what is long by a guess that nobody takes, and say whether it has: to score it is more work."""
         if not self._has_read(member):
             return False
-        if not self._is_burdened(member):
+        missed = 0 if member.incarnation is None else len(self._output) - member.heard
+        if missed <= SCORED_TOKENS and not self._is_burdened(member):
             return True
         guess = await self._ask(member, ProposeRound(request.session, INCARNATION, request.base, (), 1), 1)
         return guess is not None

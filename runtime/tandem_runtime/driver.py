@@ -227,10 +227,12 @@ class _Executor:
         draft = self._engines.draft
         if self._listener.look(draft) and draft is not None:
             self._drafts = [draft]
-        has_room = self._session.state is State.RUNNING and self._session.room > 0
-        if has_room and self._lookahead.wakes(self._clock.monotonic()):
+        if self._lookahead.wakes(self._clock.monotonic()) and self._has_room():
             await self._end_run()
             self._session.run_over()
+
+    def _has_room(self) -> bool:
+        return self._session.state is State.RUNNING and self._session.room > 0
 
     def _verified(self, verdict: Verdict, began: float, *, draft_seconds: float) -> None:
         """Tell the verdict, and what the round cost: at least what the target says, as a verdict of a run may have

@@ -2,18 +2,19 @@
 
 Refuses to stand in the way: nobody waits for a score but a proposal of the same session, which the draft would answer
 after it anyway. So acceptance stays known while nothing is proposed, and a draft that gets better is asked again within
-some tokens; and the first proposal then finds a draft that has read nearly all.
+some tokens; and the first proposal then finds a draft that has read nearly all. When to listen, and to which draft not
+any more for a while, is the pricing's to say (`domain.cells`).
 """
 
 import asyncio
 from contextlib import suppress
 from typing import assert_never
 
-from tandem_runtime.asking import in_time, scored
+from tandem_runtime.asking import in_time, proposed, scored
 from tandem_runtime.domain.drafting import Pricing
 from tandem_runtime.domain.errors import TandemError
-from tandem_runtime.domain.session import Session
-from tandem_runtime.domain.tokens import OpenSession, ScoreTokens
+from tandem_runtime.domain.session import Overheard, Session
+from tandem_runtime.domain.tokens import OpenSession, ProposeRound, ScoreTokens
 from tandem_runtime.ports import DraftEngine
 
 
@@ -53,11 +54,14 @@ class Listener:
     def _is_free(self) -> bool:
         return self._asking is None or self._asking.done()
 
-    async def _ask(self, draft: DraftEngine, asked: OpenSession | ScoreTokens) -> None:
+    async def _ask(self, draft: DraftEngine, asked: Overheard) -> None:
         try:
             match asked:
                 case OpenSession():
                     self._session.overheard(asked, await in_time(self._open_seconds, draft.open(asked)))
+                case ProposeRound():
+                    await in_time(self._score_seconds, proposed(draft, asked))
+                    self._session.overheard(asked)
                 case ScoreTokens():
                     self._heard(asked, await in_time(self._score_seconds, scored(draft, asked)))
                 case _:

@@ -1,12 +1,20 @@
 """What sessions of a segment share, and what each has for itself."""
 
 from dataclasses import replace
+from itertools import count
 
 import pytest
 from tests.domain.known_pair import WIDE, a_round, belief, costs, firm, plane, rounds
 
 from tandem_runtime.domain.ahead import Overlap
-from tandem_runtime.domain.cells import LISTEN_TOKENS, START_SECONDS, UNHEARD_TOKENS, Lookahead, Shared
+from tandem_runtime.domain.cells import (
+    LISTEN_TOKENS,
+    LONGEST_REST,
+    START_SECONDS,
+    UNHEARD_TOKENS,
+    Lookahead,
+    Shared,
+)
 from tandem_runtime.domain.lookahead import OFF, Belief, Bounds, Choice, Mode, Rule
 from tandem_runtime.domain.noise import Salt, uniform_at
 from tandem_runtime.domain.tokens import Ahead, Round
@@ -188,6 +196,52 @@ def test_a_session_whose_draft_cannot_be_heard_lends_its_ear_to_another_until_it
     assert (first.listens, second.listens) == (None, LISTEN_TOKENS)
     second.unheard()
     assert (first.listens, second.listens) == (LISTEN_TOKENS, None)
+
+
+def tokens_until_it_listens(lookahead: Lookahead) -> int:
+    return next(tokens for tokens in count(1) if lookahead.listens)
+
+
+def test_to_a_draft_without_hope_nobody_listens_for_longer_each_time() -> None:
+    cell = Shared(belief(0.02, k=0))
+    lookahead, waits = cell.begin(), []
+    for _ in range(9):
+        lookahead.choose(WIDE, 16, 0.0, warm=True)
+        lookahead.hear(matched=0, examined=LISTEN_TOKENS)
+        waits.append(tokens_until_it_listens(lookahead))
+    assert waits == [8, 16, 32, 64, 128, 256, 512, 1024, LONGEST_REST]
+    lookahead.hear(matched=8, examined=8)
+    assert tokens_until_it_listens(lookahead) == 1, "there is hope again"
+
+
+def test_while_all_rest_a_token_of_any_session_counts_and_then_one_listens() -> None:
+    cell = Shared(belief(0.02, k=0))
+    first, second = cell.begin(), cell.begin()
+    for each in (first, second):
+        each.choose(WIDE, 16, 0.0, warm=True)
+    for _ in range(3):
+        first.hear(matched=0, examined=LISTEN_TOKENS)
+    heard = [each.listens for _ in range(16) for each in (first, second)]
+    assert heard == [None] * 31 + [LISTEN_TOKENS]
+    assert (first.listens, second.listens) == (None, LISTEN_TOKENS)
+
+
+def test_a_draft_that_loses_and_may_become_better_is_listened_to_as_ever() -> None:
+    lookahead = Shared(belief(0.3, k=0)).begin()
+    for number in range(40):
+        lookahead.choose(WIDE, 16, 0.0, warm=True)
+        lookahead.hear(matched=2 + number % 2, examined=LISTEN_TOKENS)
+        assert tokens_until_it_listens(lookahead) == 1
+
+
+def test_what_plain_tokens_cost_wakes_no_session_within_its_run() -> None:
+    """They are dearer by far, so that proposals pay: the next choice, some tokens later, finds it."""
+    lookahead = Shared(belief(0.5, k=0)).begin()
+    assert choose(lookahead).why.rule is Rule.LOSES
+    for _ in range(40):
+        lookahead.learn(replace(a_round(0, 0, seconds=0.04)), 0.0, warm=True)
+    assert not lookahead.wakes(0.0)
+    assert choose(lookahead).why.rule is Rule.PAYS
 
 
 def test_one_of_many_sessions_tries_what_proposals_cost_and_another_if_it_ends() -> None:

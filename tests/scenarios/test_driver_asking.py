@@ -14,7 +14,7 @@ from tandem_runtime.domain.errors import (
     DraftLost,
 )
 from tandem_runtime.domain.lookahead import Bounds, Mode
-from tandem_runtime.domain.session import Session
+from tandem_runtime.domain.session import SCORED_TOKENS, Session
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import (
     Proposal,
@@ -111,8 +111,20 @@ class YieldingTarget(ChainTarget):
             await asyncio.sleep(0)
 
 
-def unconvinced(*, right: bool, faults: dict[int, Fault] | None = None) -> tuple[Stage, ListeningDraft]:
-    """A session that begins where proposals do not pay, as far as is known: costs are, and acceptance is low."""
+@dataclass
+class SometimesRightDraft(ListeningDraft):
+    """At each fourth place: too little, and not without hope."""
+
+    async def score(self, request: ScoreTokens) -> tuple[bool, ...] | None:
+        await super().score(request)
+        return tuple(place % 4 == 0 for place in range(request.base, request.base + len(request.ids)))
+
+
+def unconvinced(
+    *, right: bool, faults: dict[int, Fault] | None = None, matched: int = 0
+) -> tuple[Stage, ListeningDraft]:
+    """A session that begins where proposals do not pay, as far as is known: costs are, and acceptance is low; of 64
+    guesses so many were right."""
     draft = ListeningDraft(right=right, faults=faults or {})
     stage = Stage(target=YieldingTarget(), draft=draft, bounds=Bounds(1, 8))
     stage.session = Session(replace(stage.request, endings=Endings(64)))
@@ -125,17 +137,31 @@ def unconvinced(*, right: bool, faults: dict[int, Fault] | None = None) -> tuple
             seconds=0.019 + 0.004 * k if k else 0.015,
         )
         cell.begin().learn(round, 100.0, warm=True)
-    cell.hear(matched=0, examined=64)
+    cell.hear(matched=matched, examined=64)
     stage.lookahead = cell.begin()
     return stage, draft
 
 
 async def test_while_nothing_is_proposed_the_draft_listens_beside_the_run() -> None:
-    stage, draft = unconvinced(right=False)
+    stage, _ = unconvinced(right=False, matched=18)
+    draft = stage.draft = SometimesRightDraft()
+    draft.clock = stage.clock
     await stage.answer()
     assert draft.scored == [(base, 8) for base in range(draft.scored[0][0], 56, 8)][: len(draft.scored)]
     assert len(draft.scored) >= 4
     assert (draft.holds, sum(round.proposed for round in stage.observer.rounds)) == ({}, 0)
+
+
+async def test_a_draft_without_hope_is_listened_to_less_and_less_and_reads_unscored_what_it_missed() -> None:
+    stage, draft = unconvinced(right=False)
+    stage.session = Session(replace(stage.request, endings=Endings(900)))
+    await stage.answer()
+    gaps = [later - earlier for (earlier, _), (later, _) in pairwise(draft.scored)]
+    assert gaps == sorted(gaps)
+    assert gaps[-1] > 128
+    assert max(scored for _, scored in draft.scored) <= SCORED_TOKENS
+    assert 1 <= draft.calls.count("propose") <= 3
+    assert sum(round.proposed for round in stage.observer.rounds) == 0
 
 
 async def test_a_draft_that_is_heard_to_be_right_is_asked_again_and_the_text_stays() -> None:

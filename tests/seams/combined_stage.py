@@ -87,6 +87,7 @@ class Scripted:
         assert request.incarnation == f"life {len(self.opened)}"
         if self.score_instead is not None:
             return await self.score_instead(request)
+        self.heard[request.base :] = request.ids
         return tuple(one == self.token for one in request.ids)
 
     async def close(self, session: SessionId) -> None:

@@ -22,6 +22,8 @@ from tests.seams.combined_stage import (
 from tandem_runtime.domain.acceptance import UNKNOWN
 from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.errors import DraftForgot, DraftLost
+from tandem_runtime.domain.lookahead import OFF
+from tandem_runtime.domain.session import SCORED_TOKENS
 from tandem_runtime.domain.tokens import (
     Drafter,
     Incarnation,
@@ -212,6 +214,17 @@ async def test_a_score_is_the_first_members_and_counts_as_committed() -> None:
     stage.output, stage.told = [7, 8], 2
     await stage.round()
     assert stage.lookup.heard == [7, 8]
+
+
+@pytest.mark.parametrize(("missed", "guesses"), [(SCORED_TOKENS, 0), (SCORED_TOKENS + 1, 1)])
+async def test_a_model_that_missed_much_reads_it_by_a_guess_before_it_scores(missed: int, guesses: int) -> None:
+    stage = await Stage().opened()
+    assert await stage.draft.score(ScoreTokens(SESSION, Incarnation("combined"), 0, (7,))) == (True,)
+    news = (50,) * missed
+    stage.drafting.choose(OFF, 8, stage.clock.now, warm=True)
+    await stage.draft.propose(ProposeRound(SESSION, Incarnation("combined"), 1, news, 1))
+    assert await stage.draft.score(ScoreTokens(SESSION, Incarnation("combined"), 1 + missed, (7, 8))) == (True, False)
+    assert [(asked.k, len(asked.committed)) for asked in stage.model.asked] == [(1, missed)] * guesses
 
 
 async def test_rounds_teach_whose_proposal_they_took() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final, assert_never
 from weakref import ref
 
-from tandem_runtime.domain.acceptance import ALIKE, Own
+from tandem_runtime.domain.acceptance import ALIKE, Acceptance, Own
 from tandem_runtime.domain.ahead import Foresight, Overlap, head_start
 from tandem_runtime.domain.calibration import Calibration
 from tandem_runtime.domain.costs import NO_HEAD_START, HeadStart, Seen
@@ -22,6 +22,7 @@ from tandem_runtime.domain.lookahead import (
     choose,
     ending_early,
     hear,
+    is_hopeless,
     learn,
     pays,
     predict,
@@ -35,8 +36,12 @@ START_SECONDS: Final = 1.0
 LISTEN_TOKENS: Final = 8
 """A draft that listens scores so many tokens at a time: one step of it, against as many of the target."""
 UNHEARD_TOKENS: Final = 4096
-"""Of other sessions, without a word from the one that listens for them: its reader holds it, and another's turn comes.
+"""Of all sessions, without a word from the one that listens for them: its reader holds it, and another's turn comes.
 With 63 others eight times as many as pass between two scores of a session that goes on as they do."""
+LONGEST_REST: Final = 1024
+"""Tokens of all sessions for which nobody listens to a draft without hope: to score it is to read along, a message and
+a step, and where it shares a machine with the target that is time of the target's. So long it may take until a draft
+that was always wrong and is so no more is noticed."""
 
 
 class Shared:
@@ -52,8 +57,10 @@ class Shared:
         self.price = FREE
         """What the session that learnt last believes of it."""
         self._listening: ref[Lookahead] | None = None
-        self._since_heard = 0
-        """So many tokens said the sessions that do not listen."""
+        self._unheard = 0
+        """So many tokens were said since something was heard, or since another session's turn to listen came."""
+        self._rest = 0
+        """Nobody listens before as many were."""
         self._starting: ref[Lookahead] | None = None
         self._started_at = 0.0
 
@@ -65,16 +72,23 @@ class Shared:
         return own
 
     def lends_ear(self, to: "Lookahead") -> bool:
-        """Whether that session's draft listens for all: one at a time does, as long as its session lasts and hears."""
+        """Whether that session's draft listens for all, behind one more token: one at a time does, as long as its
+        session lasts and hears, unless all rest."""
+        self._unheard += 1
+        if self._unheard < self._rest:
+            return False
         listening = None if self._listening is None else self._listening()
         if listening is to:
             return True
-        self._since_heard += 1
         last = None if listening is None or listening.deaf else listening.last
-        if last is None or last.why.rule is not Rule.LOSES or self._since_heard > UNHEARD_TOKENS:
-            self._listening, self._since_heard = ref(to), 0
+        if last is None or last.why.rule is not Rule.LOSES or self._unheard > self._rest + UNHEARD_TOKENS:
+            self._listening, self._unheard = ref(to), self._rest
             return True
         return False
+
+    def rest(self, *, hopeless: bool) -> None:
+        """Listen less, the longer there was no hope in what was heard; at once as ever where there is some."""
+        self._rest = min(max(2 * self._rest, LISTEN_TOKENS), LONGEST_REST) if hopeless else 0
 
     def lets_start(self, by: "Lookahead", now: float) -> bool:
         """Whether that session proposes while no cost of proposals is known: one at a time does, as long as its session
@@ -99,7 +113,7 @@ class Shared:
 
     def hear(self, *, matched: int, examined: int) -> None:
         """What a draft would have had accepted of an answer without it."""
-        self._since_heard = 0
+        self._unheard = 0
         self.belief = hear(self.belief, matched=matched, examined=examined)
 
 
@@ -118,6 +132,8 @@ class Lookahead:
         """Its draft could not say what it would have proposed; until the next choice another session's is asked."""
         self.last: Choice | None = None
         """Why the last K was chosen."""
+        self._loses_by: Acceptance | None = None
+        """With this acceptance proposals do not pay yet; absent before anything lost."""
 
     @property
     def belief(self) -> Belief:
@@ -139,6 +155,7 @@ class Lookahead:
         view = View(self._own, self._batch, self._k, warm, starts, self._price, self.shared.head_start(bounds))
         choice, self.shared.belief = choose(self.shared.belief, bounds, now, view)
         self._k = _free(choice, self._k)
+        self._loses_by = choice.why.belief.acceptance
         if bounds.early_stop and choice.k:
             choice = ending_early(choice, self.shared.calibration)
         return choice
@@ -179,6 +196,8 @@ class Lookahead:
     def hear(self, *, matched: int, examined: int) -> None:
         """What the session's draft would have had accepted of what the target said alone."""
         self.shared.hear(matched=matched, examined=examined)
+        if self.last is not None:
+            self.shared.rest(hopeless=is_hopeless(self.shared.belief, self.last.why))
 
     def unheard(self) -> None:
         """The session's draft cannot be asked now what it would have proposed."""
@@ -191,12 +210,16 @@ class Lookahead:
         return LISTEN_TOKENS if loses and not self.deaf and self.shared.lends_ear(self) else None
 
     def wakes(self, now: float) -> bool:
-        """Whether proposals pay by now, in a session that goes on alone because they did not."""
-        last = self.last
-        if last is None or last.why.rule is not Rule.LOSES:
+        """Whether proposals pay by what was heard or tried meanwhile, in a session that goes on alone because they did
+        not. What plain tokens tell of costs waits for the next choice, as it is asked behind each of them."""
+        last, acceptance = self.last, self.shared.belief.acceptance
+        if last is None or last.why.rule is not Rule.LOSES or acceptance is self._loses_by:
             return False
         found = predict(self.shared.belief, last.why.bounds, now, last.why.view)
-        return found is not None and pays(found, last.why.bounds, 0)
+        if found is not None and pays(found, last.why.bounds, 0):
+            return True
+        self._loses_by = acceptance
+        return False
 
 
 def _drafts_ahead(bounds: Bounds) -> bool:

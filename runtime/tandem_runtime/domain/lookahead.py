@@ -383,5 +383,17 @@ def _may_pay(belief: Belief, bounds: Bounds, costs: Model, survivals: tuple[floa
     """Whether proposals could pay by now: what was not heard of may be otherwise, and costs lower."""
     if belief.heard < HEARD_TOKENS:
         survivals = belief.acceptance.loosened().survivals(bounds.maximum)
+    return _could_pay(bounds, costs, survivals)
+
+
+def is_hopeless(belief: Belief, why: Why) -> bool:
+    """Whether proposals would lose even with costs as low as they may have become since that choice: what is believed
+    of acceptance leaves nothing to look for."""
+    costs, bounds = why.costs, why.bounds
+    return costs is not None and not _could_pay(bounds, costs, belief.acceptance.survivals(bounds.maximum))
+
+
+def _could_pay(bounds: Bounds, costs: Model, survivals: tuple[float, ...]) -> bool:
+    """With all that was hoped of costs."""
     hoped = Model(costs.baseline, HOPE * costs.draft_token, 0.0, costs.baseline, head_start=costs.head_start)
     return best(hoped, survivals, bounds, None).speed_up > 1 + bounds.min_gain

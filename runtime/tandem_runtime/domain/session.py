@@ -15,7 +15,7 @@ was shown changes.
 
 from collections import deque
 from dataclasses import replace
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 from tandem_runtime.domain.commands import (
     Choose,
@@ -60,12 +60,17 @@ uncounted first 15 % of a slot of 2 s."""
 SILENCES_ALIKE = 4
 """A draft that costs nothing to ask is asked behind each token, until it had nothing to offer so often in a row; then,
 and each time after so many more, half as often: each time costs a round's overhead, if no step."""
+SCORED_TOKENS = 64
+"""So many a draft that reads along may have missed and scores all the same."""
 DRAFT_RETRY_TOKENS = 64
 """How long to go on without a lost draft; doubled with each loss."""
 DRAFT_LOSSES = 4
 """After so many the draft is not tried again."""
 TARGET_LOSSES = 3
 """So many losses in a row, without a token between, fail the request."""
+
+Overheard: TypeAlias = OpenSession | ProposeRound | ScoreTokens
+"""What is asked of a draft beside a run."""
 
 
 class Session:
@@ -239,25 +244,32 @@ class Session:
         self._target.lost()
         self._proposal = Proposal()
 
-    def overhear(self, least: int) -> OpenSession | ScoreTokens | None:
+    def overhear(self, least: int) -> Overheard | None:
         """What may be asked of the draft beside a run, so that it follows what the target says alone: to hold the
-        session, or to score `least` tokens or more. None: nothing now."""
+        session, or to score `least` tokens or more. None: nothing now. One that was left alone for long reads what it
+        missed by a guess that nobody takes: to score all of it is more work."""
         if self._state is not State.RUNNING or self._most() == 0:
             return None
         if not self._draft.incarnation:
             return self._open(min(self._budget, self._draft_room()))
-        news = tuple(self._output[self._draft_base :])
-        if len(news) < least:
+        base, behind = self._draft_base, len(self._output) - self._draft_base
+        if behind < least:
             return None
-        return ScoreTokens(self.request.session, self._draft.incarnation, self._draft_base, news)
+        news = tuple(self._output[base:])
+        if behind > SCORED_TOKENS:
+            return ProposeRound(self.request.session, self._draft.incarnation, base, news, k=1)
+        return ScoreTokens(self.request.session, self._draft.incarnation, base, news)
 
-    def overheard(self, asked: OpenSession | ScoreTokens, opened: Opened | None = None) -> None:
+    def overheard(self, asked: Overheard, opened: Opened | None = None) -> None:
         """The draft did what `overhear` asked; `opened` is its answer to an opening."""
         match asked:
             case OpenSession():
                 if opened is not None:
                     self._draft.opened(opened)
                     self._draft_base = len(asked.output)
+            case ProposeRound():
+                self._draft_base = asked.base + len(asked.committed)
+                self._draft.take_fresh()
             case ScoreTokens():
                 self._draft_base = asked.base + len(asked.ids)
                 self._draft.take_fresh()
