@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import inf, nan
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,13 @@ from hypothesis import strategies as st
 from tandem_runtime.domain.costs import (
     AGE_LIMIT_SECONDS,
     COMPANY_SECONDS,
+    LEAST_SECONDS,
+    MANY,
+    NOISE,
+    OUTLIER_FACTOR,
+    SLOPE_WALK,
+    WALK_PER_SAMPLE,
+    WALK_PER_SECOND,
     Costs,
     HeadStart,
     Model,
@@ -96,6 +104,36 @@ def test_a_plane_finds_the_coefficients_behind_noisy_samples(truth: Callable[[in
     assert plane is not None
     for k, rows in ((1, 1), (4, 8), (8, 16)):
         assert plane.seconds(k, rows) == pytest.approx(truth(k, rows), abs=2 * within)
+
+
+def by_the_equations(plane: Plane, seconds: float, k: int, rows: int, now: float) -> list[float]:
+    """What a sample makes of a plane, with vectors and matrices: what `learned` does number by number."""
+    c, (p00, p01, p02, p11, p12, p22) = np.array(plane[:3]), plane[3:9]
+    covariance = np.array([[p00, p01, p02], [p01, p11, p12], [p02, p12, p22]])
+    h, x = np.array([1.0, k, rows - 1]), rows - 1
+    scale = max(h @ c, seconds / OUTLIER_FACTOR, LEAST_SECONDS) ** 2
+    walked = WALK_PER_SAMPLE**2 + WALK_PER_SECOND**2 * max(now - plane.at, 0.0)
+    slope = WALK_PER_SAMPLE / x if x > MANY else SLOPE_WALK
+    covariance = covariance + scale * np.diag([walked, SLOPE_WALK**2, slope**2])
+    gain = covariance @ h / (h @ covariance @ h + scale * NOISE**2)
+    c, covariance = c + gain * (seconds - h @ c), covariance - np.outer(gain, h @ covariance)
+    return [*c, *covariance[np.triu_indices(3)], max(now, plane.at)]
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.001, 0.1), st.integers(0, 8), st.integers(1, 32), st.floats(0, 100)), min_size=2),
+    st.booleans(),
+)
+def test_a_plane_is_what_the_equations_say_whether_k_ever_was_another_than_0_or_not(
+    samples: list[tuple[float, int, int, float]], plain: bool
+) -> None:
+    plane: Plane | None = None
+    for seconds, k, rows, now in samples:
+        asked = seconds, 0 if plain else k, rows, now
+        expected = None if plane is None else by_the_equations(plane, *asked)
+        plane = learned(plane, *asked)
+        if expected is not None:
+            assert list(plane) == pytest.approx(expected, rel=1e-6, abs=1e-12)
 
 
 def test_slopes_stay_as_long_as_k_and_the_batch_do() -> None:
