@@ -169,7 +169,7 @@ class Acceptance:
         tokens = len(credits)
         expected = self.conditionals(tokens)
         surprise = Surprise(tokens, tokens - sum(credits), tokens - sum(expected))
-        chances, haunts = _believed(self.chances, self.haunts, _likelihood(self.shape, 1.0, credits), tokens)
+        chances, haunts = _believed(self.chances, self.haunts, _likelihood(self.shape[:tokens], 1.0, credits), tokens)
         tilts = _tilted(self.tilts, credits, expected)
         shape = (*[round(tilt / GRAIN) for tilt in tilts[:tokens]], *self.shape[tokens:])
         return Acceptance(chances, haunts, tilts, shape, self.kin.told(own, surprise)), own.told(surprise)
@@ -225,14 +225,12 @@ def _tilted(tilts: tuple[float, ...], credits: tuple[float, ...], expected: list
     unseen = len(credits) - len(tilts)
     known = (*tilts, *(tilts[-1:] or (0.0,)) * unseen) if unseen > 0 else tilts
     moved = [
-        _within(TILT_MOST, TILT_KEPT * tilt + TILT_STEP * (chance - credit))
-        for tilt, credit, chance in zip(known, credits, expected, strict=False)
+        tilt
+        if -TILT_MOST < (tilt := TILT_KEPT * before + TILT_STEP * (chance - credit)) < TILT_MOST
+        else copysign(TILT_MOST, tilt)
+        for before, credit, chance in zip(known, credits, expected, strict=False)
     ]
     return (*moved, *known[len(moved) :])
-
-
-def _within(most: float, value: float) -> float:
-    return value if -most < value < most else copysign(most, value)
 
 
 @lru_cache(maxsize=512)

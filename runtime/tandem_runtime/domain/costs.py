@@ -182,18 +182,23 @@ class Model(NamedTuple):
     def next_token(self, k: int) -> float:
         """What a guess behind `k` others adds: never less than those before it, since what is ready comes first."""
         hits, ready = self.head_start
-        if not hits:
+        left = ready - k
+        if not hits or left <= 0:
             return self.per_token
-        return self.verify_token + self.draft_token * (1 - hits * min(max(ready - k, 0.0), 1.0))
+        return self.verify_token + self.draft_token * (1 - hits * (left if left < 1 else 1.0))
 
     @property
     def baseline(self) -> float:
         """What a plain token costs, or as much as it can: a verify pass of one row."""
-        return max(self.fixed if self.plain_token is None else self.plain_token, LEAST_SECONDS)
+        seconds = self.fixed if self.plain_token is None else self.plain_token
+        return seconds if seconds > LEAST_SECONDS else LEAST_SECONDS
 
     def cost(self, k: int) -> float:
         hits, ready = self.head_start
-        return max(self.fixed + k * self.per_token - hits * min(k, ready) * self.draft_token, LEAST_SECONDS)
+        seconds = self.fixed + k * self.per_token
+        if hits:
+            seconds -= hits * min(k, ready) * self.draft_token
+        return seconds if seconds > LEAST_SECONDS else LEAST_SECONDS
 
 
 class Seen(NamedTuple):

@@ -318,9 +318,9 @@ def best(costs: Model, survivals: tuple[float, ...], bounds: Bounds, last: int |
     """
     least, most = bounds.least, bounds.maximum
     k, expected, cost = least, 1 + sum(survivals[:least]), costs.cost(least)
-    further, each_differs = costs.per_token, costs.head_start.hits > 0
+    further = costs.per_token
     while k < most:
-        if each_differs:
+        if costs.head_start.hits:
             further = costs.next_token(k)
         if survivals[k] * cost <= further * expected:
             break
