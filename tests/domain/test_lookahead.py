@@ -271,6 +271,14 @@ def test_where_a_draft_is_heard_to_be_hopeless_nothing_is_probed() -> None:
             lookahead.hear(matched=0, examined=LISTEN_TOKENS)
 
 
+def test_what_left_no_hope_stands_until_more_is_heard() -> None:
+    """Else a draft that is left alone would be probed as one that nobody scores."""
+    known = belief(0.02, k=0)._replace(plain_rounds=128, heard=8)
+    choice, remembered = choose(known, WIDE, 0.0, WARM)
+    assert (choice.k, choice.why.rule) == (0, Rule.LOSES)
+    assert (remembered.plain_rounds, remembered.heard) == (0, 8)
+
+
 def test_probes_that_cost_much_come_seldom() -> None:
     """Late ones lose 0.4 % of what plain decoding takes: 2 rounds of 100 + 4 against 15 and 1.5 tokens."""
     known = belief(0.5, k=0, t_v=100)._replace(plain_rounds=128, probe_after=128)

@@ -371,12 +371,12 @@ def _probe(
     if later > PROBE_DOUBLES_UP_TO:
         lost = costs.cost(k) / costs.baseline - 1 - sum(survivals[:k])
         later = max(PROBE_DOUBLES_UP_TO, ceil(rounds * lost / PROBE_LOSS))
-    begun = belief._replace(plain_rounds=0, probe_after=later, heard=0)
+    waited = belief._replace(plain_rounds=0, probe_after=later)
     if not _may_pay(belief, bounds, costs, survivals):
-        return 0, begun
+        return 0, waited  # what was heard stands: without hope it is long until more is
     acceptance = belief.acceptance if is_heard else belief.acceptance.loosened()
-    loosened = begun._replace(acceptance=acceptance, costs=belief.costs.loosened())
-    return k, loosened._replace(probe_left=rounds - 1)
+    loosened = waited._replace(acceptance=acceptance, costs=belief.costs.loosened())
+    return k, loosened._replace(probe_left=rounds - 1, heard=0)
 
 
 def _may_pay(belief: Belief, bounds: Bounds, costs: Model, survivals: tuple[float, ...]) -> bool:
