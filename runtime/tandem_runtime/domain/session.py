@@ -428,7 +428,7 @@ class Session:
             unjudged=verdict.unjudged,
             beside=verdict.beside,
         )
-        if not verdict.credits and not self._proposal.confidences:
+        if not (verdict.credits or self._proposal.confidences):
             return round
         return replace(
             round,
