@@ -150,6 +150,16 @@ def test_plain_tokens_are_measured_again_only_where_k_hangs_on_them(alpha: float
     assert choose(known, WIDE, 0.0, WARM)[0].why.rule is rule
 
 
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize(("alpha", "proposes"), [(0.02, False), (0.15, False), (0.8, True)])
+def test_plain_tokens_that_were_slow_for_a_while_do_not_make_proposals_pay(
+    alpha: float, proposes: bool, last: int
+) -> None:
+    """Else they would go on, and none would be seen that takes less: 40 ms for what a verify does in 19."""
+    known = belief(alpha, k=last, t_b=40, o=1)
+    assert (choose(known, WIDE, 0.0, View(k=last))[0].k > 0) is proposes
+
+
 def test_k_does_not_move_for_less_than_one_percent() -> None:
     model = Model(19, 4, 0, 15)
     # At .8 and 1 ms the best is 4 (1.440), and 5 gives 1.419: 1.5 % less; 3 gives 1.423.

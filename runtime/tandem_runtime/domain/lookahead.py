@@ -280,7 +280,7 @@ def predict(belief: Belief, bounds: Bounds, now: float, view: View = NEWCOMER) -
     if costs is None:
         return None
     survivals = judged_alone(belief.acceptance.survivals(bounds.maximum, view.own), view.price)
-    return best(costs, survivals, bounds, _last(belief, view))
+    return _credible(best(costs, survivals, bounds, _last(belief, view)), costs)
 
 
 def _last(belief: Belief, view: View) -> int | None:
@@ -300,7 +300,7 @@ def _settle(
     if costs.plain_token is None and not always:
         return 0, Rule.MEASURING, belief
     last = _last(belief, view)
-    found = best(costs, survivals, bounds, last)
+    found = _credible(best(costs, survivals, bounds, last), costs)
     if not always and last != 0 and _is_in_doubt(costs, bounds, found):
         return 0, Rule.MEASURING, belief
     if always or pays(found, bounds, last):
@@ -337,6 +337,15 @@ def best(costs: Model, survivals: tuple[float, ...], bounds: Bounds, last: int |
 
 def _speed_up(costs: Model, survivals: tuple[float, ...], k: int) -> float:
     return costs.baseline * (1 + sum(survivals[:k])) / costs.cost(k)
+
+
+def _credible(found: Prediction, costs: Model) -> Prediction:
+    """No more than if a plain token took as long as the verify pass, which does as much: one that took longer was seen
+    when all did, or in company, and while proposals seem to pay for it none is seen that takes less."""
+    plain, most = costs.plain_token, costs.fixed + found.k * costs.verify_token
+    if plain is None or plain <= most:
+        return found
+    return found._replace(speed_up=found.speed_up * most / plain)
 
 
 def pays(found: Prediction, bounds: Bounds, last: int | None) -> bool:
