@@ -9,8 +9,8 @@ With s_i the chance that the first i guesses all stand (`acceptance`) and the co
 
 K is extended while the next token pays for itself, s_(K+1) cost(K) > (cost(K+1) - cost(K)) E(K): exact where survival
 falls and a further token costs no less than the one before it. In mode Auto nothing is proposed when
-S(K) <= 1 + min_gain, and then nothing until it is 5 % more. Another K must be better by 1 %, so that noise does not
-move it.
+S(K) <= 1 + min_gain, with t_b at most what a verify pass takes, and then nothing until it is 5 % more. Another K must
+be better by 1 %, so that noise does not move it.
 
 What is not known is looked at, for a price that is bounded:
 
