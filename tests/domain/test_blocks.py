@@ -255,6 +255,8 @@ class Bookkeeping(RuleBasedStateMachine):
         if table is rest:
             return
         begin = data.draw(st.integers(0, table.length // SIZE))
+        if set(table.blocks[:begin]) & set(rest.blocks):
+            return  # it was forked before that place: no block stands twice in a table
         self.blocks.exchange(table, rest, begin=begin)
         held[begin * SIZE :], behind[:] = behind, held[begin * SIZE :]
 
