@@ -39,6 +39,20 @@ def test_other_sources_and_flags_are_other_libraries(source: Path, library: Path
     assert len({library, flagged, built(source, tmp_path / "cache")}) == 3
 
 
+def test_another_header_beside_a_source_is_another_library(source: Path, tmp_path: Path) -> None:
+    header, deeper = source.with_name("seven.h"), source.with_name("number.h")
+    source.write_text('#include "seven.h"\nint seven(void) { return SEVEN; }\n')
+    header.write_text('#include "number.h"\n')
+    found = []
+    for number in (7, 8):
+        deeper.write_text(f"#define SEVEN {number}\n")
+        try:
+            found.append(loaded(built(source, tmp_path / "cache")).seven())
+        except NotBuilt as reason:
+            pytest.skip(f"this machine cannot build C: {reason}")
+    assert found == [7, 8]
+
+
 def test_the_cache_is_the_users_own(library: Path) -> None:
     assert stat.S_IMODE(os.stat(library.parent).st_mode) == 0o700
 

@@ -3,17 +3,19 @@
 Refuses to know what the functions in it compute, and what is done where there is none.
 
 A source is compiled by the machine's own compiler when it is first asked for, and kept in the user's cache folder under
-a digest of source, compiler, flags and processor. Nothing is ever guessed: where it cannot be had, `NotBuilt` says why.
+a digest of source, headers of ours, compiler, flags and processor. Nothing is ever guessed: where it cannot be had,
+`NotBuilt` says why.
 """
 
 import ctypes
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 __all__ = ["NotBuilt", "built", "cache_folder", "loaded"]
@@ -23,6 +25,7 @@ FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fPIC", "-shared")
 """Where a product and a sum round once instead of twice is for a source to say: a compiler would decide it anew for
 each copy of a loop that it makes, and with it the bits of a row by its company."""
 BUILD_SECONDS = 120
+INCLUDED = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 
 
 class NotBuilt(Exception):
@@ -80,8 +83,16 @@ def _build(command: Sequence[str], source: Path, library: Path) -> None:
 
 
 def _digest(source: Path, command: Sequence[str]) -> str:
-    parts = (source.read_text(), " ".join(command), _processor())
+    parts = (*_texts(source), " ".join(command), _processor())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _texts(source: Path) -> Iterator[str]:
+    """Of a source and of what it includes from beside it."""
+    text = source.read_text()
+    yield text
+    for name in INCLUDED.findall(text):
+        yield from _texts(source.with_name(name))
 
 
 def _processor() -> str:
