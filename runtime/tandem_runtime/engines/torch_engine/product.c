@@ -4,7 +4,8 @@
  * STEP at a time by LANES partial sums in float32, which are added up at the end. Weights [outputs, inputs] are read
  * once, as they stand, for up to MOST_ROWS rows: a tile of rows x outputs keeps its sums in registers (16 on AVX2), and
  * fetches the weights that follow, those of the next tile or further on, while it multiplies its own, in the order in
- * which they stand: so memory is read as one stream, which what fetches ahead by itself follows.
+ * which they stand: so memory is read as one stream, which what fetches ahead by itself follows. More rows meet a block of
+ * outputs in several strips, of which only the first would wait for memory: so each fetches its part of the next block.
  *
  * bfloat16 is the upper half of a float32. A word holds two of them, so a step of 2 x LANES numbers is LANES words, of
  * which a shift gives the even and a mask the odd ones, one half of the step after the other; x is laid out to match.
@@ -67,6 +68,11 @@ typedef struct {
     char *y;
     long rows, inputs, outputs, line;
 } Product;
+
+/* The rows from `row` on, the strip number `strip` of `strips`, against the outputs from..until. */
+typedef struct {
+    long row, strip, strips, from, until;
+} Part;
 
 INLINED int in_words(const int narrow) { return narrow && WHOLE_WORDS; }
 
@@ -132,13 +138,19 @@ INLINED void add(floats sums[MOST_ROWS][MOST_OUTPUTS], const char *x, long x_lin
     }
 }
 
+/* How far behind a tile of `size` bytes the weights stand that it fetches. */
+INLINED long ahead(const Part *part, long tile, long size, long of_block) {
+    if (part->strips > 1 && tile % part->strips == part->strip) return of_block;
+    return size < LEAST_AHEAD ? LEAST_AHEAD : size;
+}
+
 /* Sums to y [rows, BLOCK_OUTPUTS]. `rows` and `outputs` are constants wherever this is inlined, so that its loops unroll. */
-INLINED void tile(const Product *p, long row, long output, float *y, const int rows, const int outputs, const int narrow) {
+INLINED void tile(const Product *p, const Part *part, long output, float *y, const int rows, const int outputs, const int narrow) {
     const long size = narrow ? 2 : 4, line = p->inputs * size, whole = p->inputs / STEP * STEP;
     const int stride = STEP * size < CACHE_LINE ? CACHE_LINE / size : STEP;
     const long x_size = in_words(narrow) ? 2 : 4;
-    const char *weight = p->weight + output * line, *x = p->x + row * p->line;
-    const char *next = weight + (outputs * line < LEAST_AHEAD ? LEAST_AHEAD : outputs * line);
+    const char *weight = p->weight + output * line, *x = p->x + part->row * p->line;
+    const char *next = weight + ahead(part, (output - part->from) / outputs, outputs * line, BLOCK_OUTPUTS * line);
     floats sums[MOST_ROWS][MOST_OUTPUTS];
     UNROLLED for (int r = 0; r < rows; r++)
         UNROLLED for (int o = 0; o < outputs; o++) sums[r][o] = (floats){0};
@@ -165,26 +177,28 @@ INLINED void tile(const Product *p, long row, long output, float *y, const int r
     }
 }
 
-/* y [rows, BLOCK_OUTPUTS] to where the rows from `row` on have the outputs from..until. */
-INLINED void store(const Product *p, const float *y, long row, long from, long until, const int rows, const int narrow) {
+/* y [rows, BLOCK_OUTPUTS] to where it belongs. */
+INLINED void store(const Product *p, const Part *part, const float *y, const int rows, const int narrow) {
+    const long count = part->until - part->from;
     for (int r = 0; r < rows; r++, y += BLOCK_OUTPUTS) {
-        const long first = (row + r) * p->outputs + from;
+        const long first = (part->row + r) * p->outputs + part->from;
         if (narrow)
-            for (long i = 0; i < until - from; i++) ((uint16_t *)p->y)[first + i] = as_bfloat16(y[i]);
+            for (long i = 0; i < count; i++) ((uint16_t *)p->y)[first + i] = as_bfloat16(y[i]);
         else
-            memcpy((float *)p->y + first, y, (until - from) * sizeof *y);
+            memcpy((float *)p->y + first, y, count * sizeof *y);
     }
 }
 
-/* `rows` rows against the outputs from..until, at most BLOCK_OUTPUTS, `outputs` of them at a time: a sum waits for the one
- * before it, so that enough of them must be under way, and for few rows it takes more outputs. */
-#define STRIP(name, rows, outputs, narrow)                                                                   \
-    static __attribute__((noinline)) void name(const Product *p, long row, long from, long until) {          \
-        float y[rows * BLOCK_OUTPUTS];                                                                       \
-        long at = from;                                                                                      \
-        for (; at + outputs <= until; at += outputs) tile(p, row, at, y + at - from, rows, outputs, narrow); \
-        for (; at < until; at++) tile(p, row, at, y + at - from, rows, 1, narrow);                           \
-        store(p, y, row, from, until, rows, narrow);                                                         \
+/* `rows` rows against BLOCK_OUTPUTS outputs at most, `outputs` of them at a time: a sum waits for the one before it, so
+ * that enough of them must be under way, and for few rows it takes more outputs. */
+#define STRIP(name, rows, outputs, narrow)                                                                     \
+    static __attribute__((noinline)) void name(const Product *p, const Part *part) {                           \
+        const long from = part->from, until = part->until;                                                     \
+        float y[rows * BLOCK_OUTPUTS];                                                                         \
+        long at = from;                                                                                        \
+        for (; at + outputs <= until; at += outputs) tile(p, part, at, y + at - from, rows, outputs, narrow); \
+        for (; at < until; at++) tile(p, part, at, y + at - from, rows, 1, narrow);                           \
+        store(p, part, y, rows, narrow);                                                                       \
     }
 #ifdef __AVX512F__
 #define STRIPS(type, narrow)      \
@@ -206,7 +220,7 @@ INLINED void store(const Product *p, const float *y, long row, long from, long u
     static const Strip type[MOST_ROWS] = {type##_1, type##_2, type##_3, type##_4, type##_5, type##_6};
 #endif
 
-typedef void (*Strip)(const Product *p, long row, long from, long until);
+typedef void (*Strip)(const Product *p, const Part *part);
 STRIPS(float32, 0)
 STRIPS(bfloat16, 1)
 
@@ -225,21 +239,31 @@ INLINED void lay_out(const char *x, char *to, const Product *p, const int narrow
         }
 }
 
+/* Whether rows stand as `Product` has them before anything is done: whole steps that no half is taken from. */
+INLINED int are_laid_out(const void *x, long inputs, const int narrow) {
+    return (!narrow || WHOLE_WORDS) && inputs % STEP == 0 && (uintptr_t)x % sizeof(floats) == 0;
+}
+
 /* All rows, in strips of nearly equal height, against the outputs from..until. */
-static void block(const Product *p, const Strip *strips, long from, long until) {
-    for (long row = 0, height; row < p->rows; row += height) {
-        const long left = p->rows - row, count = (left + MOST_ROWS - 1) / MOST_ROWS;
-        height = (left + count - 1) / count;
-        strips[height - 1](p, row, from, until);
+static void block(const Product *p, const Strip *of_height, long from, long until) {
+    Part part = {0, 0, (p->rows + MOST_ROWS - 1) / MOST_ROWS, from, until};
+    for (long height; part.row < p->rows; part.row += height, part.strip++) {
+        const long left = part.strips - part.strip;
+        height = (p->rows - part.row + left - 1) / left;
+        of_height[height - 1](p, &part);
     }
 }
 
 INLINED int product(const void *x, Product p, int threads, const int narrow) {
     p.line = (p.inputs + STEP - 1) / STEP * (2 - in_words(narrow)) * sizeof(floats);
-    char *rows = aligned_alloc(CACHE_LINE, (p.rows * p.line + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
-    if (!rows) return 0;
-    p.x = rows;
-    lay_out(x, rows, &p, narrow);
+    char *rows = 0;
+    p.x = x;
+    if (!are_laid_out(x, p.inputs, narrow)) {
+        rows = aligned_alloc(CACHE_LINE, (p.rows * p.line + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
+        if (!rows) return 0;
+        lay_out(x, rows, &p, narrow);
+        p.x = rows;
+    }
 #pragma omp parallel for num_threads(threads)
     for (long from = 0; from < p.outputs; from += BLOCK_OUTPUTS)
         block(&p, narrow ? bfloat16 : float32, from, from + BLOCK_OUTPUTS < p.outputs ? from + BLOCK_OUTPUTS : p.outputs);
