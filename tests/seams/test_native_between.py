@@ -8,17 +8,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.seams.processors import LESSER
 from torch import Tensor
 
 from tandem_runtime.domain.blocks import BlockId
+from tandem_runtime.engines import native as native_code
 from tandem_runtime.engines.native import NotBuilt
-from tandem_runtime.engines.torch_engine import engine
+from tandem_runtime.engines.torch_engine import engine, native_between
 from tandem_runtime.engines.torch_engine.between import Between, TorchBetween
 from tandem_runtime.engines.torch_engine.cache import BLOCK_TOKENS, KeyValueCache
 from tandem_runtime.engines.torch_engine.engine import TorchModel
 from tandem_runtime.engines.torch_engine.linear import multiplier_for
 from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig
-from tandem_runtime.engines.torch_engine.native_between import NativeBetween, built
+from tandem_runtime.engines.torch_engine.native_between import NativeBetween
 from tandem_runtime.ports import Row
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -28,9 +30,10 @@ CPU = torch.device("cpu")
 
 
 @cache
-def native(config: DecoderConfig, dtype: torch.dtype) -> NativeBetween:
+def native(config: DecoderConfig, dtype: torch.dtype, processor: str = "its own") -> NativeBetween:
     try:
-        return NativeBetween(built(), config, dtype=dtype)
+        folder, flags = native_code.cache_folder(), (*native_between.FLAGS, *LESSER[processor])
+        return NativeBetween(native_code.built(native_between.SOURCE, folder, flags=flags), config, dtype=dtype)
     except NotBuilt as reason:
         pytest.skip(f"this machine cannot build it: {reason}")
 
@@ -69,6 +72,7 @@ def memory(config: DecoderConfig, dtype: torch.dtype, *, blocks: int = 1) -> Key
     return KeyValueCache(config, blocks=blocks, dtype=dtype, device=CPU)
 
 
+@pytest.mark.parametrize("processor", LESSER)
 @settings(deadline=None, max_examples=30)
 @given(
     count=st.integers(1, 9),
@@ -77,10 +81,10 @@ def memory(config: DecoderConfig, dtype: torch.dtype, *, blocks: int = 1) -> Key
     seed=st.integers(0, 2**32),
 )
 def test_norms_sums_and_gates_are_torchs_and_each_row_is_by_itself(
-    count: int, width: int, dtype: torch.dtype, seed: int
+    processor: str, count: int, width: int, dtype: torch.dtype, seed: int
 ) -> None:
     config = replace(shaped(), hidden_size=width, intermediate_size=width)
-    ours, theirs = native(config, dtype), TorchBetween(config, device=CPU)
+    ours, theirs = native(config, dtype, processor), TorchBetween(config, device=CPU)
     x, delta, gate_up = (
         numbers(seed + i, count, size, dtype=dtype) for i, size in enumerate((width, width, 2 * width))
     )
@@ -145,14 +149,15 @@ def turns_of(config: DecoderConfig, dtype: torch.dtype, length: int) -> Tensor:
     return torch.cat((cosine, cosine, -sine, sine), dim=-1)[:, None].to(dtype)
 
 
-HEADS = [(64, 3, 3), (80, 1, 2), (128, 4, 1), (8, 8, 1), (6, 2, 2), (16, 7, 1), (2, 5, 1), (64, 32, 1)]
+HEADS = [(64, 3, 3), (80, 1, 2), (100, 3, 1), (128, 4, 1), (8, 8, 1), (6, 2, 2), (16, 7, 1), (2, 5, 1), (64, 32, 1)]
 
 
+@pytest.mark.parametrize("processor", LESSER)
 @pytest.mark.parametrize("with_norms", [False, True], ids=["", "head norms"])
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 @pytest.mark.parametrize(("head_dim", "groups", "key_heads"), HEADS)
 def test_attention_is_torchs_and_each_query_is_by_itself(
-    head_dim: int, groups: int, key_heads: int, dtype: torch.dtype, with_norms: bool
+    head_dim: int, groups: int, key_heads: int, dtype: torch.dtype, with_norms: bool, processor: str
 ) -> None:
     """Whole sequences across many blocks, against torch; then in pieces of all sizes, beside each other."""
     config = shaped(head_dim=head_dim, groups=groups, key_heads=key_heads)
@@ -162,7 +167,8 @@ def test_attention_is_torchs_and_each_query_is_by_itself(
     norms = numbers(9, (groups + 1) * key_heads, head_dim, dtype=dtype) if with_norms else None
     kept, theirs = (memory(config, dtype, blocks=20) for _ in range(2))
     pieces = [(session, 0, length) for session, length in zip(both, lengths, strict=True)]
-    whole = mixed(native(config, dtype), kept, pieces, turns, norms)
+    ours = native(config, dtype, processor)
+    whole = mixed(ours, kept, pieces, turns, norms)
     for given_, wanted in zip(
         whole, mixed(TorchBetween(config, device=CPU), theirs, pieces, turns, norms), strict=True
     ):
@@ -178,63 +184,87 @@ def test_attention_is_torchs_and_each_query_is_by_itself(
         if not step:
             break
         parts = [(both[which], start, count) for which, start, count in step]
-        found = mixed(native(config, dtype), kept, parts, turns, norms)
+        found = mixed(ours, kept, parts, turns, norms)
         for (which, start, count), rows in zip(step, found, strict=True):
             assert bits(rows) == bits(whole[which][start : start + count])
             at[which] += count
     assert at == list(lengths)
 
 
+@pytest.mark.parametrize("processor", LESSER)
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
-def test_a_late_query_sees_a_long_context_as_torch_does(dtype: torch.dtype) -> None:
+def test_a_late_query_sees_a_long_context_as_torch_does(dtype: torch.dtype, processor: str) -> None:
     config = shaped(head_dim=64, groups=3)
     [session] = sessions(config, dtype, [1100])
-    turns = turns_of(config, dtype, 1100)
+    turns, ours = turns_of(config, dtype, 1100), native(config, dtype, processor)
     kept, theirs = (memory(config, dtype, blocks=69) for _ in range(2))
-    [whole] = mixed(native(config, dtype), kept, [(session, 0, 1100)], turns, None)
+    [whole] = mixed(ours, kept, [(session, 0, 1100)], turns, None)
     [wanted] = mixed(TorchBetween(config, device=CPU), theirs, [(session, 0, 1100)], turns, None)
     assert_near(whole, wanted)
-    [again] = mixed(native(config, dtype), kept, [(session, 1090, 5)], turns, None)
+    [again] = mixed(ours, kept, [(session, 1090, 5)], turns, None)
     assert bits(again) == bits(whole[1090:1095])
 
 
+@pytest.mark.parametrize("processor", LESSER)
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 @pytest.mark.parametrize("head_dim", [64, 8])
-def test_what_stood_in_memory_before_is_never_seen(dtype: torch.dtype, head_dim: int) -> None:
+def test_what_stood_in_memory_before_is_never_seen(dtype: torch.dtype, head_dim: int, processor: str) -> None:
     """NaN in every place that a step does not write, in its own last block too."""
     config = shaped(head_dim=head_dim, groups=2)
     [session] = sessions(config, dtype, [70])
-    turns = turns_of(config, dtype, 70)
+    turns, ours = turns_of(config, dtype, 70), native(config, dtype, processor)
     clean, dirty = (memory(config, dtype, blocks=6) for _ in range(2))
     dirty.like.fill_(torch.nan)
     for start, count in ((0, 17), (17, 1), (18, 3), (21, 49)):
-        [wanted] = mixed(native(config, dtype), clean, [(session, start, count)], turns, None)
-        [found] = mixed(native(config, dtype), dirty, [(session, start, count)], turns, None)
+        [wanted] = mixed(ours, clean, [(session, start, count)], turns, None)
+        [found] = mixed(ours, dirty, [(session, start, count)], turns, None)
         assert bits(found) == bits(wanted)
         assert not wanted.isnan().any()
 
 
+@pytest.mark.parametrize("processor", LESSER)
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
-def test_a_session_of_nan_and_infinities_hurts_no_other_and_no_earlier_position(dtype: torch.dtype) -> None:
+def test_a_session_of_nan_and_infinities_hurts_no_other_and_no_earlier_position(
+    dtype: torch.dtype, processor: str
+) -> None:
     config = shaped(head_dim=16, groups=2)
     own, sick = sessions(config, dtype, [40, 40])
-    turns = turns_of(config, dtype, 40)
+    turns, ours = turns_of(config, dtype, 40), native(config, dtype, processor)
     kept = memory(config, dtype, blocks=6)
-    [wanted] = mixed(native(config, dtype), kept, [(own, 0, 40)], turns, None)
+    [wanted] = mixed(ours, kept, [(own, 0, 40)], turns, None)
     for poison in (torch.nan, torch.inf, -torch.inf):
         later = replace(own, qkv=own.qkv.clone())
         later.qkv[35:] = poison
         ill = replace(sick, qkv=torch.full_like(sick.qkv, poison))
-        [found, _] = mixed(native(config, dtype), kept, [(later, 0, 40), (ill, 0, 40)], turns, None)
+        [found, _] = mixed(ours, kept, [(later, 0, 40), (ill, 0, 40)], turns, None)
         assert bits(found[:35]) == bits(wanted[:35])
         assert found[35:].isnan().any()
 
 
+@pytest.mark.parametrize("processor", LESSER)
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize(("head_dim", "groups"), [(64, 3), (100, 2), (8, 1)])
+def test_few_queries_of_each_of_many_sessions_are_those_of_each_alone(
+    head_dim: int, groups: int, dtype: torch.dtype, processor: str
+) -> None:
+    """So many tiles that a thread does all key heads of one, block by block; alone, head by head."""
+    config = shaped(head_dim=head_dim, groups=groups, key_heads=3)
+    lengths = (1, 16, 17, 31, 32, 33, 50, 2, 64, 47)
+    all_of_them, turns = sessions(config, dtype, lengths), turns_of(config, dtype, max(lengths))
+    ours, kept = native(config, dtype, processor), memory(config, dtype, blocks=40)
+    torch.set_num_threads(2)
+    wholes = [mixed(ours, kept, [(session, 0, len(session.qkv))], turns, None)[0] for session in all_of_them]
+    last = [(session, max(0, length - 2), min(2, length)) for session, length in zip(all_of_them, lengths, strict=True)]
+    for whole, rows in zip(wholes, mixed(ours, kept, last, turns, None), strict=True):
+        assert bits(rows) == bits(whole[-2:])
+
+
 def test_threads_do_not_change_bits() -> None:
+    """From odd positions on, so that two threads write into the same words."""
     config = shaped(head_dim=64, groups=3, key_heads=3, width=576)
-    both = sessions(config, torch.bfloat16, [90, 90])
-    turns = turns_of(config, torch.bfloat16, 90)
-    pieces = [(session, 0, 90) for session in both]
+    both = sessions(config, torch.bfloat16, [91, 91])
+    turns = turns_of(config, torch.bfloat16, 91)
+    pieces = [(session, start, count) for start, count in ((0, 1), (1, 90)) for session in both]
     found = []
     for threads in (1, 3):
         torch.set_num_threads(threads)

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.seams.kv_tables import lent_blocks, own_blocks
+from tests.seams.processors import LESSER
 from torch.nn import functional
 
 from tandem_runtime.domain.tokens import TokenId
@@ -26,10 +27,6 @@ from tandem_runtime.tokenizer import FolderTokenizer
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 LENGTH, TOKENS = 96, 24
 PAIRS = Path(__file__).parents[2] / "examples" / "pairs"
-
-
-LESSER = {"its own": (), "without BF16": ("-mno-avx512bf16",), "without AVX512": ("-mno-avx512f",)}
-"""Compiler flags by processor: this one, and what it can do as one with less."""
 
 
 @cache

@@ -10,6 +10,7 @@ position: what stands beyond a query's position is masked, so it never needs to 
 is cleared, since a masked key weighs 0, and 0 times the NaN of an earlier sequence would be NaN.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from tandem_runtime.domain.blocks import Copy
 from tandem_runtime.engines.torch_engine.model import DecoderConfig
+from tandem_runtime.engines.torch_engine.shelf import huge
 from tandem_runtime.ports import Row
 
 __all__ = ["BLOCK_TOKENS", "KeyValueCache", "begun_by", "block_bytes", "blocks_of", "blocks_within", "places_of"]
@@ -47,7 +49,7 @@ class KeyValueCache:
         self.config = config
         self.zeros = blocks
         shape = (2 * config.num_hidden_layers, blocks + 1, BLOCK_TOKENS, config.num_key_value_heads, config.head_dim)
-        self._memory = torch.zeros(shape, dtype=dtype, device=device)
+        self._memory = _zeros(shape, dtype, device)
         self._layer_bytes = self._memory[0].nbytes
         flat = self._memory.view(*shape[:1], -1, *shape[3:])
         self._by_position = list(zip(flat[0::2], flat[1::2], strict=True))
@@ -90,6 +92,13 @@ class KeyValueCache:
         heads, width = self._memory.shape[-2:]
         rows = own.index_select(0, tables.flatten()).view(len(tables), -1, heads, width)
         return rows.transpose(1, 2)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """On a CPU in large pages: blocks are visited in any order, and in small pages each begins with a look-up."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return huge(math.prod(shape) * dtype.itemsize).view(dtype).view(shape).zero_()
 
 
 def places_of(row: Row) -> list[int]:

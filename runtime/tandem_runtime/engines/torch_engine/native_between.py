@@ -1,6 +1,6 @@
 """Knows how `between.c` computes what lies between the products of a layer, for the rows of a step, on a CPU.
 
-Refuses to know weights of products, and what a block holds: its order inside is between C and itself.
+Refuses to know weights of products, and what a block holds: its order inside is for C (`attention.h`) to know.
 
 A step of few rows would spend more time in starting torch's operations than in reading weights: each takes some 25
 microseconds to start, and there are 22 in a layer. Here four calls do the same, into rows that a step allocates once.
@@ -36,16 +36,22 @@ TILE_QUERIES = 24
 ALIGNED = 16
 """Numbers: what one thread writes into shares no cache line with what another does."""
 
+NUMBERS_OF_ADDRESS = 2
+"""An address takes as many bytes."""
+
+KEYS_AT_ONCE, MOST_QUERIES = 32, 6
+"""What is computed together at most: `COLUMNS` of `vectors.h`, and as `attention.h` names it."""
+
 Native: TypeAlias = Callable[..., None]
 
 
 class _Attention(ctypes.Structure):
-    """`Attention` of `between.c`."""
+    """`Attention` of `attention.h`."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("qkv", "out", "keys", "values", "head_norms", "table", "positions")),
         *((name, ctypes.c_void_p) for name in ("tiles", "tables", "scratch")),
-        *((name, ctypes.c_int64) for name in ("rows", "tile_count", "heads", "kv_heads", "d", "each", "threads")),
+        *((name, ctypes.c_int64) for name in ("tile_count", "heads", "kv_heads", "d", "each", "threads")),
         ("epsilon", ctypes.c_float),
     )
 
@@ -99,7 +105,6 @@ class NativeStep:
             tiles=self._tiles.buffer_info()[0],
             tables=self._tables.buffer_info()[0],
             scratch=self._scratch.data_ptr(),
-            rows=self._rows,
             tile_count=len(self._tiles) // 4,
             heads=config.num_attention_heads,
             kv_heads=config.num_key_value_heads,
@@ -155,10 +160,19 @@ def _tiles(rows: Sequence[Row], *, height: int) -> tuple["array[int]", "array[in
 
 
 def _scratch_numbers(rows: Sequence[Row], config: DecoderConfig) -> int:
-    """What one thread needs for a tile: its queries, a score for each of them and each key, and a sum."""
-    keys = max(map(_blocks_seen, rows)) * BLOCK_TOKENS
-    queries = max(TILE_QUERIES, _groups(config))
-    return -(-queries * (keys + config.head_dim + 1) // ALIGNED) * ALIGNED
+    """What one thread needs for a tile, or for a smaller one with all of its key heads: for each query a score for each
+    key, itself, what they add up to, and sums; and the addresses of keys and values of each block."""
+    keys = _whole(max(map(_blocks_seen, rows)) * BLOCK_TOKENS, KEYS_AT_ONCE)
+    at_once = MOST_QUERIES * config.num_key_value_heads
+    queries = max(TILE_QUERIES, _groups(config), at_once)
+    sums = at_once * _whole(config.head_dim, KEYS_AT_ONCE)
+    addresses = 2 * NUMBERS_OF_ADDRESS * keys // BLOCK_TOKENS
+    return _whole(queries * (keys + config.head_dim + 1) + sums + addresses, ALIGNED)
+
+
+def _whole(count: int, step: int) -> int:
+    """The least multiple of `step` that is no less."""
+    return -(-count // step) * step
 
 
 def _groups(config: DecoderConfig) -> int:

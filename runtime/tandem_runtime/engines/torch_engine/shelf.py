@@ -1,4 +1,4 @@
-"""Knows where the weights of an engine stand in memory.
+"""Knows where the weights of an engine stand in memory, and what large pages are.
 
 Refuses to know what they are for.
 
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["Shelf", "adjoining"]
+__all__ = ["Shelf", "adjoining", "huge"]
 
 ALIGNED_BYTES = 64
 """Every weight begins where a line of the processor's cache does."""
@@ -30,7 +30,7 @@ class Shelf:
 
     def __init__(self, nbytes: int, *, count: int, device: torch.device) -> None:
         self._device = device
-        self._free = _huge(nbytes + count * ALIGNED_BYTES) if device.type == "cpu" else None
+        self._free = huge(nbytes + count * ALIGNED_BYTES) if device.type == "cpu" else None
 
     def take(self, rows: int, width: int, dtype: torch.dtype) -> Tensor:
         """A weight [rows, width] that holds anything."""
@@ -53,7 +53,7 @@ def adjoining(weights: Sequence[Tensor]) -> Tensor | None:
     return first.as_strided((sum(map(len, weights)), first.shape[1]), first.stride())
 
 
-def _huge(nbytes: int) -> Tensor:
+def huge(nbytes: int) -> Tensor:
     """Bytes, in large pages where the system has them; they are as good without."""
     memory = torch.empty(nbytes, dtype=torch.uint8)
     advice: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
