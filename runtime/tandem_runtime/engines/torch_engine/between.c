@@ -9,7 +9,7 @@
 #include "vectors.h"
 
 /* From so many numbers on, threads pay. */
-#define THREADS(numbers) ((numbers) < 16384 ? 1 : threads)
+#define THREADS(numbers) ((numbers) < 65536 ? 1 : threads)
 
 /* One row: x <- x + delta, where there is one; out <- the norm of x, by `weight` [width]. */
 INLINED void norm_row(char *x, const char *delta, const char *weight, char *out, long width, float epsilon, const int narrow) {
@@ -54,13 +54,13 @@ INLINED void gate_row(const char *gate, const char *up, char *out, long width, c
 #define IN_BOTH_TYPES(type, narrow)                                                                                              \
     void norm_##type(char *x, const char *delta, const char *weight, char *out, long rows, long width, float epsilon, int threads) { \
         const long line = width * size_of(narrow);                                                                               \
-        _Pragma("omp parallel for num_threads(THREADS(rows * width))")                                                                         \
+        _Pragma("omp parallel for num_threads(THREADS(rows * width))")                                                           \
         for (long r = 0; r < rows; r++)                                                                                          \
             norm_row(x + r * line, delta ? delta + r * line : 0, weight, out + r * line, width, epsilon, narrow);                \
     }                                                                                                                            \
     void gated_##type(const char *gate_up, char *out, long rows, long width, int threads) {                                      \
         const long line = width * size_of(narrow);                                                                               \
-        _Pragma("omp parallel for num_threads(THREADS(rows * width))")                                                                         \
+        _Pragma("omp parallel for num_threads(THREADS(rows * width))")                                                           \
         for (long r = 0; r < rows; r++)                                                                                          \
             gate_row(gate_up + 2 * r * line, gate_up + (2 * r + 1) * line, out + r * line, width, narrow);                       \
     }                                                                                                                            \
