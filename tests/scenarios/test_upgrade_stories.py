@@ -121,6 +121,23 @@ def test_a_poor_upgrade_is_refused_and_a_later_one_is_another_revision() -> None
     assert f"and is Bad; tandem.dev/rollback-to: {second}@{world.stable}#NONCE" in world.note("NothingToUpgrade")
 
 
+def test_a_refused_upgrade_leaves_the_spec_obeyed_and_stalls_nothing() -> None:
+    world = serving()
+    first = world.stable
+    world.command("upgrade", f"@{first}#1")
+    world.run_until(lambda seen: seen.progress.rollout.revision != "")
+    second = world.progress.rollout.revision
+    world.behaviour[second] = Behaviour(errors=0.5)
+    world.run_until(lambda seen: seen.progress.refused == second and settled(seen))
+    world.run(60)
+    assert (world.status["refusedRevision"], world.condition("RolledBack")) == (second, ("True", "ErrorsFailed"))
+    assert world.condition("Stalled") == ("False", "NotStalled")
+    assert world.condition("Reconciling") == ("False", "Settled")
+    v2 = push(world, V2, Behaviour(errors=0.5))
+    world.run_until(lambda seen: seen.progress.refused == v2 and settled(seen))
+    assert world.condition("Stalled") == ("True", "RevisionRefused")
+
+
 def test_while_an_upgrade_is_refused_the_pods_that_serve_follow_the_spec_in_place() -> None:
     world, first, second = upgraded()
     first_target = str(revision_of(parse(world.spec)).target)

@@ -5,7 +5,8 @@ Refuses to know the other conditions, and how these two are dated and kept.
 `Reconciling` and `Stalled` are what kstatus reads, and so Flux, kpt and whoever waits for an edit: the first is
 InProgress, the second Failed, neither is Current, and where both are true the one that comes first in the list counts.
 So what waits for a human is not reconciling, though it is tried again and again. An alert without a way back does not
-hide the canary of its cure, and a revision that was refused stalls the object only once its pods are cleared away.
+hide the canary of its cure, and a revision that was refused stalls the object only once its pods are cleared away. One
+that an upgrade by command made of the same spec stalls nothing: what serves is what the spec asks for.
 """
 
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from tandem_operator.domain.decision import Decision, GateResult, GateVerdict
 from tandem_operator.domain.nested import number
 from tandem_operator.domain.observed import ANNOTATION_VERDICT, GROUP, Observed, RevisionVerdict
 from tandem_operator.domain.progress import Stage
-from tandem_operator.domain.revision import Role
+from tandem_operator.domain.revision import Role, revision_of
 
 _TRUE, _FALSE = GateVerdict.OPEN, GateVerdict.CLOSED
 HUMAN_ERRORS = ("Refused", "Forbidden", "ForeignObject")
@@ -40,7 +41,7 @@ def stalled(seen: Observed, decision: Decision, outcome: Outcome) -> GateResult:
         return GateResult(_TRUE, outcome.failed.reason, outcome.failed.message)
     if decision.refusal is not None:
         return GateResult(_TRUE, "InvalidSpec", decision.refusal)
-    if _is_refused(seen, decision):
+    if _is_refused(seen, decision) and not _is_of_spec(seen, decision):
         return GateResult(_TRUE, "RevisionRefused", _why_refused(decision))
     return GateResult(_FALSE, "NotStalled", "nothing waits for a human")
 
@@ -81,6 +82,12 @@ def _is_refused(seen: Observed, decision: Decision) -> bool:
     """Whether the spec means a revision that is not tried again by itself."""
     refused = decision.progress.refused == decision.current or _verdict(seen, decision) == RevisionVerdict.BAD
     return refused and decision.current not in ("", decision.stable, decision.progress.rollout.revision)
+
+
+def _is_of_spec(seen: Observed, decision: Decision) -> bool:
+    """Whether what serves is made of the spec's values: the refused revision is then an upgrade's, by command."""
+    pairs = (stored.pair for stored in seen.revisions if stored.name == decision.stable)
+    return any(decision.spec is not None and revision_of(decision.spec, pair.edition) == pair for pair in pairs)
 
 
 def _verdict(seen: Observed, decision: Decision) -> str:
