@@ -186,6 +186,70 @@ def test_another_draft_alone_takes_the_place_of_the_old_one_and_the_target_serve
     assert (world.progress.rollout.surge, world.condition("Ready")[0]) == (Surge.IN_PLACE_DRAFT, "True")
 
 
+def gone_down(world: World) -> str:
+    """Another pair is pushed, for which stable's goes down; its name."""
+    v2 = another(world, BETTER)
+    world.run_until(lambda seen: stage(seen) is Stage.PREPARING and seen.progress.rollout.gave_way is not None)
+    return v2
+
+
+@pytest.mark.parametrize("when", [Stage.CLEARING, Stage.PREPARING])
+def test_a_pause_while_nobody_is_served_holds_the_verdict_and_not_the_pair_that_serves_again(when: Stage) -> None:
+    world = serving()
+    v1, v2 = world.stable, another(world, BETTER)
+    world.run_until(lambda seen: stage(seen) is when and seen.progress.rollout.gave_way is not None)
+    world.edit(paused=True)
+    world.run(900)
+    assert (stage(world), weights(world)[v2], world.condition("Ready")) == (Stage.STEPPING, 100, ("True", "Serving"))
+    assert (world.stable, world.condition("Progressing")) == (v1, ("False", "Paused"))
+    world.edit(paused=False)
+    world.run_until(lambda seen: seen.stable == v2, within=1800)
+
+
+def test_a_pause_before_anything_has_gone_keeps_what_serves() -> None:
+    world = serving()
+    world.edit(paused=True)
+    v1, v2 = world.stable, another(world, BETTER)
+    world.run(600)
+    assert (stage(world), pods(world).get(v2, 0), weights(world)) == (Stage.STABLE, 0, {v1: 100})
+
+
+@pytest.mark.parametrize("when", [Stage.GATHERING, Stage.PREPARING, Stage.STEPPING])
+def test_a_pair_that_is_scaled_to_zero_while_it_is_recreated_sets_out_again_and_nothing_is_held_against_it(
+    when: Stage,
+) -> None:
+    world = serving()
+    v1, v2 = world.stable, another(world, BETTER)
+    if when is Stage.GATHERING:
+        world.rate = 0
+        world.run(30)
+    else:
+        world.run_until(lambda seen: stage(seen) is when and seen.progress.rollout.gave_way is not None)
+    world.edit(target__replicas=0)
+    world.rate = 8
+    world.run(600)
+    assert (stage(world), world.progress.refused, pods(world)[v2]) == (Stage.STABLE, "", 0)
+    assert world.reasons().count("CanaryStarted") == 1
+    assert (world.condition("Ready"), world.stable) == (("False", "ScaledToZero"), v1)
+    world.edit(target__replicas=2)
+    world.run_until(lambda seen: v2 in (seen.stable, seen.progress.refused))
+    assert (world.stable, world.verdicts()[v2]) == (v2, "Good")
+
+
+def test_another_pair_that_is_meant_while_everything_is_scaled_to_zero_waits_for_pods_too() -> None:
+    world = serving()
+    v1 = world.stable
+    v2 = gone_down(world)
+    world.edit(target__replicas=0, target__model__revision=V3)
+    v3 = named(world)
+    world.run(300)
+    assert (stage(world), world.stable, world.progress.refused) == (Stage.STABLE, v1, "")
+    world.behaviour[v3] = BETTER
+    world.edit(target__replicas=2)
+    world.run_until(lambda seen: seen.stable == v3)
+    assert v2 not in (world.progress.refused, world.stable)
+
+
 def test_a_target_that_the_revision_before_has_too_goes_though_that_one_is_kept_warm() -> None:
     world = serving()
     v2 = push(world, V3, BETTER)
@@ -211,6 +275,25 @@ def test_errors_of_the_time_without_a_target_are_not_in_the_record_of_the_old_pa
     world.edit(target__model__revision=V3)
     v3 = named(world)
     world.behaviour[v3] = replace(BETTER, errors=0.1)
+    world.run_until(lambda seen: v3 in (seen.stable, seen.progress.refused))
+    assert (world.stable, world.condition("RolledBack")) == (v1, ("True", "ErrorsFailed"))
+
+
+def test_a_change_of_policy_while_the_old_pair_comes_back_puts_no_errors_of_that_time_into_its_record() -> None:
+    world = serving()
+    v1, v2 = world.stable, gone_down(world)
+    world.starts_after = timedelta(seconds=300)
+    world.annotations["tandem.dev/abort"] = f"@{v2}#1"
+    for gain in (200, 300, 400):
+        world.run(20)
+        world.edit(speculation__minGainBasisPoints=gain)
+    world.run(20)
+    assert (stage(world), world.condition("Ready")[0]) == (Stage.STABLE, "False")
+    world.edit(target__model__revision=V3)
+    v3 = named(world)
+    world.behaviour[v3] = replace(BETTER, errors=0.1)
+    world.tick()
+    assert stage(world) is Stage.STABLE
     world.run_until(lambda seen: v3 in (seen.stable, seen.progress.refused))
     assert (world.stable, world.condition("RolledBack")) == (v1, ("True", "ErrorsFailed"))
 

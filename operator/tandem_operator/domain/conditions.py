@@ -10,7 +10,7 @@ does, messages hold no counters in the steady state, and a status that says noth
 
 from collections.abc import Callable, Mapping
 
-from tandem_operator.domain import health, progress, record, settling, views
+from tandem_operator.domain import health, progress, record, rollout, settling, views
 from tandem_operator.domain.actions import Outcome, Verb
 from tandem_operator.domain.bounds import fitted
 from tandem_operator.domain.decision import CheckVerdict, Decision, GateResult, GateVerdict
@@ -162,7 +162,7 @@ def _progressing(view: View) -> GateResult:
     moved, spec = view.decision.progress.rollout, view.decision.spec
     if moved.stage is Stage.STABLE:
         return GateResult(_FALSE, "Complete", "no rollout is under way")
-    if spec is not None and spec.paused:
+    if spec is not None and spec.paused and not rollout.serves_nobody(moved):
         return GateResult(_FALSE, "Paused", "spec.paused is true; aborts, rollbacks and disabling still act")
     percent = percent_of(view.decision, moved.revision)
     messages: Mapping[Stage, str] = {

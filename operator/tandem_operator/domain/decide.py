@@ -153,7 +153,7 @@ def _conclude(at: Situation, course: Course) -> Decision:
     moved = course.progress.rollout
     figures = _figures(at, weights)
     shown = _moved_enough(at, figures)
-    held = _with_policy(course.progress, document)
+    held = _while_hampered(at, _with_policy(course.progress, document), document)
     held = replace(held, figures_at=at.seen.now) if shown else held
     pair = at.pair(moved.revision or at.stable_name)
     wanted = [share.revision for share in weights if share.revision not in at.revisions]
@@ -191,6 +191,13 @@ def _with_policy(held: Progress, document: JsonObject | None) -> Progress:
     if document is None or turned.first_policy <= number(document, "number"):
         return held
     return replace(held, breaker=replace(turned, first_policy=number(document, "number")))
+
+
+def _while_hampered(at: Situation, held: Progress, document: JsonObject | None) -> Progress:
+    """Until what had given way is back, a policy that changes for any reason says nothing of what stable can do."""
+    if document is None or held.hampered is None or held.rollout.stage is not Stage.STABLE or at.is_whole:
+        return held
+    return replace(held, hampered=max(held.hampered, number(document, "number")))
 
 
 _UNKNOWN = GateResult(GateVerdict.UNKNOWN, "NotYet", "nothing has been rolled out yet")

@@ -58,9 +58,12 @@ def entry(at: Situation, *, revision: str = "", reason: str = "") -> Entry:
 
 
 def send(at: Situation, course: Course, signal: Signal, *, revision: str = "", reason: str = "") -> Course:
-    """The course after a signal to the rollout."""
-    moved = rollout.advance(course.progress.rollout, signal, entry(at, revision=revision, reason=reason))
-    return replace(course, progress=replace(course.progress, rollout=moved))
+    """The course after a signal to the rollout. Where pods of stable gave way, its end begins their return."""
+    before = course.progress
+    moved = rollout.advance(before.rollout, signal, entry(at, revision=revision, reason=reason))
+    returns = signal is Signal.ENDED and before.rollout.gave_way is not None
+    hampered = at.next_policy if returns else before.hampered
+    return replace(course, progress=replace(before, rollout=moved, hampered=hampered))
 
 
 def end_canary(at: Situation, course: Course, ending: Ending) -> Course:

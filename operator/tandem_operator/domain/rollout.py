@@ -145,6 +145,12 @@ def on_trial(rollout: Rollout) -> bool:
     return rollout.stage in _TRIALS
 
 
+def serves_nobody(rollout: Rollout) -> bool:
+    """Whether what served went for this revision, which has no weight yet: nobody is served before it goes on."""
+    comes = rollout.stage in (Stage.CLEARING, Stage.PREPARING)
+    return comes and rollout.surge is Surge.RECREATE and rollout.gave_way is not None
+
+
 def step_of(rollout: Rollout, canary: Canary) -> CanaryStep:
     """The step that a canary stands at; steps that were edited away leave the last one.
 

@@ -5,7 +5,8 @@ Refuses to know what a canary is judged by. A lack of room is a condition, and n
 After `spec.canary.capacityWaitSeconds` the previous revision's pods go, which only a rollback would want. Where that
 does not help, or there are none, and nothing but the draft changes, `Auto` lets stable's draft give way too: target
 pods serve on, so that nobody loses more than speed. Whoever asks for `InPlaceDraft` gets that without any wait, and
-whoever asks for `Recreate` loses all that the change replaces before anything new comes, a target too.
+whoever asks for `Recreate` loses all that the change replaces before anything new comes, a target too. What is scaled
+to zero meanwhile is set aside: nobody could judge it, and errors of that time are nobody's doing.
 """
 
 from collections.abc import Collection, Mapping
@@ -54,6 +55,22 @@ def _stay_beside(at: Situation, course: Course) -> Course:
     course = send(at, course, Signal.NEW, revision=revision)
     words = f"{course.progress.rollout.surge}, since spec.canary.surge is {at.spec.canary.surge} now"
     return course.say("CanaryStarted", f"revision {revision} against {at.stable_name}, {words}")
+
+
+def set_aside(at: Situation, course: Course) -> Course:
+    """A recreated canary that is scaled to zero ends, and sets out again with pods. One that has passed completes."""
+    moved = course.progress.rollout
+    if moved.surge is not Surge.RECREATE or at.spec.target.replicas or moved.stage is Stage.COMPLETING:
+        return course
+    why = "spec.target.replicas is 0; it sets out again with pods"
+    return send(at, course, Signal.ENDED).say("CanaryEnded", f"revision {moved.revision}: {why}")
+
+
+def is_set_aside(at: Situation) -> bool:
+    """Whether the revision that the spec means would be recreated without any pods."""
+    if at.stable is None or at.spec.target.replicas:
+        return False
+    return rollout.surge_of(at.stable.pair, at.current_pair, at.spec.canary.surge) is Surge.RECREATE
 
 
 def _watch(at: Situation, course: Course) -> Course:

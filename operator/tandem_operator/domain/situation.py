@@ -60,9 +60,23 @@ class Situation:
 
     @property
     def is_just_back(self) -> bool:
-        """Whether stable had given way under the policy in force or the one before it, and could not do what it can."""
+        """Whether stable had given way under the policy in force or the one before it, and could not do what it can.
+
+        So it is with every policy that came while its pods were still coming up.
+        """
+        hampered = self.seen.progress.hampered
+        if hampered is not None and self.policy_in_force <= hampered:
+            return True
         told = (share for document in self.policies[:2] for share in items(document, "revisions"))
         return any(text(share, "name") == self.stable_name and share.get("speculate") is False for share in told)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether stable has a target pod, and a draft pod where any is asked for: what had given way is back."""
+        if self.stable is None or not self.ready(Role.TARGET, self.stable.pair.target):
+            return False
+        draft = self.stable.pair.draft
+        return draft is None or not self.wanted(Role.DRAFT, draft) or self.ready(Role.DRAFT, draft) > 0
 
     @property
     def is_heard(self) -> bool:

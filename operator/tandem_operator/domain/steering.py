@@ -30,6 +30,7 @@ from tandem_operator.domain.progress import (
     AlertAction,
     AnsweredAlert,
     Progress,
+    Rollout,
     SpeculationReason,
     SpeculationState,
     Stage,
@@ -246,7 +247,7 @@ def follow_spec(at: Situation, course: Course) -> Course:
     if moved.stage is Stage.RETURNING or at.stable is None:
         return course
     if rollout.on_trial(moved) and moved.revision == at.current:
-        return course
+        return room.set_aside(at, course)
     if at.current == at.stable_name:
         return _back_to_stable(at, course) if rollout.on_trial(moved) else course
     return _try_new(at, course)
@@ -282,6 +283,8 @@ def _try_new(at: Situation, course: Course) -> Course:
     moved = course.progress.rollout
     if at.refusal is not None or at.spec.paused:
         return course
+    if room.is_set_aside(at):
+        return room.set_aside(at, course)
     refused = at.current == course.progress.refused or at.is_bad(at.current)
     if rollout.on_trial(moved):
         course = course.say("CanaryEnded", f"revision {moved.revision}: superseded by {at.current}")
@@ -438,9 +441,9 @@ def go_on(at: Situation, course: Course) -> Course:
             return point(at, course, moved.revision, by=MadeStableBy.FIRST_ROLLOUT, note=ANSWERS)
         case Stage.GATHERING if not at.spec.paused and not record_lacks(at, course):
             return send(at, course, Signal.RECORDED)
-        case Stage.CLEARING if not at.spec.paused and room.is_cleared(at, moved.revision):
+        case Stage.CLEARING if _may_go_on(at, moved) and room.is_cleared(at, moved.revision):
             return send(at, course, Signal.CLEARED)
-        case Stage.PREPARING if not at.spec.paused and pods_are_there(at, course):
+        case Stage.PREPARING if _may_go_on(at, moved) and pods_are_there(at, course):
             return send(at, course, Signal.READY)
         case Stage.COMPLETING if not at.spec.paused and moved.quiet_since is None and pods_are_there(at, course):
             return point(at, course, moved.revision, by=MadeStableBy.PROMOTION, note=_passed(course))
@@ -449,6 +452,11 @@ def go_on(at: Situation, course: Course) -> Course:
             return point(at, course, moved.revision, by=MadeStableBy(moved.returning_for), note=note)
         case _:
             return course
+
+
+def _may_go_on(at: Situation, moved: Rollout) -> bool:
+    """`paused` holds everything but the way to a pair that serves, where there is none: that one is then not judged."""
+    return not at.spec.paused or rollout.serves_nobody(moved)
 
 
 def installed(at: Situation, revision: str) -> bool:
