@@ -1,8 +1,9 @@
 """Knows which Kubernetes events mean "look again at this object". kopf is the trigger and nothing more.
 
-Refuses to know what looking does. Only `on.event` handlers are used: they keep no state on objects, write no annotation
-and set no finalizer, so a missed or failed one costs a resync, never an object. Change handlers, timers and daemons are
-left alone on purpose: one refused status patch can end a timer for good and can lose a status.
+Refuses to know what looking does, and the children (`watches`). Only `on.event` handlers are used: they keep no state
+on objects, write no annotation and set no finalizer, so a missed or failed one costs a resync, never an object. Change
+handlers, timers and daemons are left alone on purpose: one refused status patch can end a timer for good and can lose
+a status.
 
 kopf takes a refused token, or an error event in a watch, for the end of everything, and then does not always end: tasks
 of its that wait for a new log-in are never woken. So it has a thread and a loop of its own, which may be left behind,
@@ -20,63 +21,50 @@ from typing import Any
 
 import kopf
 
-from tandem_operator.domain.observed import LABEL_DEPLOYMENT
-from tandem_operator.ports import Key
+from tandem_operator.domain.nested import text
+from tandem_operator.ports import Change, Key, Kind
 
 REQUEST_SECONDS = 30.0
 AGAIN_SECONDS = 2.0
 """Between watches that failed and the next ones."""
 ENDING_SECONDS = 10.0
 """For kopf to end in, once it has begun to; it gives its own tasks six."""
-CHILD_KINDS = (
-    ("apps", "v1", "deployments"),
-    ("apps", "v1", "controllerrevisions"),
-    ("", "v1", "pods"),
-    ("", "v1", "configmaps"),
-    ("", "v1", "services"),
-)
-
 
 log = logging.getLogger(__name__)
 
-Wake = Callable[[Key], Awaitable[None]]
+Wake = Callable[[Change], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What the handlers call: `log_in` gives the API's address and our identity, `wake` takes a key."""
+    """What the handlers call: `log_in` gives the API's address and our identity, `wake` takes what changed."""
 
     log_in: Callable[[], Awaitable[kopf.ConnectionInfo]]
     wake: Wake
 
 
 def register(registry: kopf.OperatorRegistry, calls: Calls) -> None:
-    """Hang the handlers into `registry`: how to log in, the object itself, and every child by its label."""
+    """Hang the handlers into `registry`: how to log in, and the object itself."""
 
     @kopf.on.login(registry=registry)
     async def log_in(**_: Any) -> kopf.ConnectionInfo:
         return await calls.log_in()
 
     @kopf.on.event("tandem.dev", "v1alpha1", "speculativedeployments", registry=registry)
-    async def object_changed(namespace: str | None, name: str, **_: Any) -> None:
-        await calls.wake(Key(str(namespace), name))
-
-    for group, version, plural in CHILD_KINDS:
-
-        @kopf.on.event(group, version, plural, labels={LABEL_DEPLOYMENT: kopf.PRESENT}, registry=registry)
-        async def child_changed(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
-            await calls.wake(Key(str(namespace), labels[LABEL_DEPLOYMENT]))
+    async def object_changed(
+        namespace: str | None, name: str, type: str | None, body: Mapping[str, Any], **_: Any
+    ) -> None:
+        version = "" if type == "DELETED" else text(body, "metadata", "resourceVersion")
+        await calls.wake(Change(Key(str(namespace), name), Kind.SPECULATIVE_DEPLOYMENT, name, version))
 
 
 def narrow_watches(settings: kopf.OperatorSettings, namespaces: tuple[str, ...]) -> None:
-    """Only our own children cross the wire, and nothing but our writes reaches the API.
+    """Nothing but our writes reaches the API.
 
     With `namespaces` nothing is asked of the whole cluster: looking for namespaces and kinds that come and go would be
     refused, and kopf would first ask nine times.
     """
     settings.scanning.disabled = bool(namespaces)
-    for group, version, plural in CHILD_KINDS:
-        settings.watching.label_selectors[group, version, plural] = LABEL_DEPLOYMENT
     settings.posting.enabled = False
     settings.networking.request_timeout = REQUEST_SECONDS
 
@@ -85,11 +73,11 @@ async def keep_watching(calls: Calls, namespaces: tuple[str, ...], stop: asyncio
     """Watch until `stop` is set; whatever ends the watches before is a line in the log, and they begin anew."""
     looks = asyncio.get_running_loop()
 
-    async def wake(key: Key) -> None:
-        await calls.wake(key)
+    async def wake(change: Change) -> None:
+        await calls.wake(change)
 
-    async def wake_from_there(key: Key) -> None:
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(wake(key), looks))
+    async def wake_from_there(change: Change) -> None:
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(wake(change), looks))
 
     stopping = asyncio.create_task(stop.wait())
     try:

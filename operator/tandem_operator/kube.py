@@ -7,27 +7,36 @@ would starve its object.
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import aiohttp
 from kubernetes.aio import client, config
 
 from tandem_operator.domain.errors import ClusterError, Conflict, Forbidden, Refused, Unavailable
-from tandem_operator.domain.nested import text
-from tandem_operator.ports import Json, Key, Kind
+from tandem_operator.domain.nested import items, mapping, text, texts
+from tandem_operator.ports import Change, Json, Key, Kind
 
 SIGNED: Mapping[str, str] = {"fieldManager": "tandem-operator"}
 """Every write carries the operator's one name for its fields."""
 REQUEST_SECONDS = 15.0
 """Longer than any healthy answer, shorter than the patience of an object that waits behind it."""
 
+WATCH_SECONDS = 300
+"""The API server ends a watch after this long; what changes is then listed anew, in case that one missed something."""
+SILENCE_SECONDS = 90.0
+"""A watch hears of a bookmark each minute; one that hears nothing for longer than this is dead."""
+PAGE = "500"
+"""Objects of a list that are asked for at once: decoding more would keep everything else waiting."""
+
 PLAIN = "application/json"
 METADATA_ALONE = f"{PLAIN};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-"""Nodes are asked for so: of each we read name and labels, and it also lists every image that it holds."""
+"""Nodes are asked for so: of each we read name and labels, and it also lists every image that it holds. So are
+children, where only their versions are wanted."""
+METADATA_EVENTS = f"{PLAIN};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 UNTYPED = "failed to create typed patch object"
 """So the API server says, with status 500, that an applied object has an unknown field or a value of a wrong type."""
@@ -165,6 +174,41 @@ class KubeCluster:
         with contextlib.suppress(*(() if uid is None else (Conflict,))):
             await self._request_or_none("DELETE", path_of(kind, namespace, name), body=body)
 
+    async def list_changes(self, kind: Kind, namespace: str | None, *, label: str) -> tuple[tuple[Change, ...], str]:
+        found: list[Change] = []
+        query = {"labelSelector": label, "limit": PAGE}
+        while True:
+            page = await self._request("GET", path_of(kind, namespace), query=query, accept=METADATA_ALONE)
+            found += [read_change(kind, label, body) for body in items(page, "items")]
+            if not text(page, "metadata", "continue"):
+                return tuple(found), text(page, "metadata", "resourceVersion")
+            query["continue"] = text(page, "metadata", "continue")
+
+    async def watch_changes(
+        self, kind: Kind, namespace: str | None, *, label: str, version: str
+    ) -> AsyncGenerator[Change, None]:
+        path = path_of(kind, namespace)
+        query = {"labelSelector": label, "resourceVersion": version, "timeoutSeconds": str(WATCH_SECONDS)}
+        query |= {"watch": "true", "allowWatchBookmarks": "true"}
+        request = await self._serialized("GET", path, query=query, accept=METADATA_EVENTS)
+        patience = aiohttp.ClientTimeout(total=None, sock_read=SILENCE_SECONDS)
+        answer = None
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                answer = await self._api.call_api(**request, _request_timeout=patience)
+            if answer.status != 200:
+                data = await answer.read()  # type: ignore[no-untyped-call]  # the client is only partly typed
+                raise refusal(f"watch {path}", Answer(answer.status, str(answer.reason), None, data))
+            async for line in answer.response.content:
+                change = read_event(f"watch {path}", kind, label, line)
+                if change is not None:
+                    yield change
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            raise Unavailable(f"watch {path}", f"{type(error).__name__} {error}") from error
+        finally:
+            if answer is not None:
+                answer.response.close()
+
     async def _request_or_none(self, method: str, path: str, *, body: Json | None = None) -> Json | None:
         """None: 404."""
         try:
@@ -182,6 +226,28 @@ class KubeCluster:
         content: str = PLAIN,
         accept: str = PLAIN,
     ) -> Json:
+        request = await self._serialized(method, path, query=query, body=body, content=content, accept=accept)
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                answer = await self._api.call_api(**request)
+                data = await answer.read()  # type: ignore[no-untyped-call]  # the client is only partly typed
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise Unavailable(f"{method} {path}", f"{type(error).__name__} {error}") from error
+        wait = answer.headers.get("Retry-After", "")
+        seconds = float(wait) if wait.isdecimal() else None
+        return read_answer(f"{method} {path}", Answer(answer.status, str(answer.reason), seconds, data))
+
+    async def _serialized(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Json | None = None,
+        content: str = PLAIN,
+        accept: str = PLAIN,
+    ) -> dict[str, Any]:
+        """The request as the client's `call_api` takes it."""
         request = await self._api.param_serialize(
             method,
             path,
@@ -190,15 +256,25 @@ class KubeCluster:
             body=body,
             auth_settings=["BearerToken"],
         )
-        try:
-            async with asyncio.timeout(REQUEST_SECONDS):
-                answer = await self._api.call_api(*request)
-                data = await answer.read()  # type: ignore[no-untyped-call]  # the client is only partly typed
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise Unavailable(f"{method} {path}", f"{type(error).__name__} {error}") from error
-        wait = answer.headers.get("Retry-After", "")
-        seconds = float(wait) if wait.isdecimal() else None
-        return read_answer(f"{method} {path}", Answer(answer.status, str(answer.reason), seconds, data))
+        return dict(zip(("method", "url", "header_params", "body", "post_params"), request, strict=True))
+
+
+def read_change(kind: Kind, label: str, body: Json, *, gone: bool = False) -> Change:
+    """What an object's metadata say; the label names the SpeculativeDeployment."""
+    key = Key(text(body, "metadata", "namespace"), texts(body, "metadata", "labels").get(label, ""))
+    return Change(key, kind, text(body, "metadata", "name"), "" if gone else text(body, "metadata", "resourceVersion"))
+
+
+def read_event(what: str, kind: Kind, label: str, line: bytes) -> Change | None:
+    """What a line of a watch tells of; None: of nothing but that it is alive.
+
+    Raises Unavailable where the watch is over, because its version has become too old or for another reason.
+    """
+    event = json.loads(line)
+    told, body = text(event, "type"), mapping(event, "object")
+    if told == "ERROR":
+        raise Unavailable(what, text(body, "message") or "it ended with an error")
+    return None if told == "BOOKMARK" else read_change(kind, label, body, gone=told == "DELETED")
 
 
 class NotFound(Unavailable):

@@ -31,7 +31,7 @@ from tandem_operator.kube import connect, read_access
 from tandem_operator.lease import Fenced, Leadership, LeaseTerms
 from tandem_operator.metrics import LookMetrics
 from tandem_operator.observe import Sources
-from tandem_operator.ports import Cluster, Key, Kind
+from tandem_operator.ports import Change, Cluster, Key, Kind
 from tandem_operator.probes import Health
 from tandem_operator.prometheus import Prometheus
 from tandem_operator.reconcile import reconcile
@@ -39,6 +39,7 @@ from tandem_operator.recorder import Recorder, tell_replay
 from tandem_operator.rights import LEASE_NAME, find_lacking
 from tandem_operator.settings import Settings, SettingsError, read_settings
 from tandem_operator.telemetry import PodTelemetry
+from tandem_operator.watches import watch_children
 from tandem_operator.worklist import Worklist
 
 RIGHTS_AGAIN_SECONDS = 10.0
@@ -228,18 +229,23 @@ async def _lead(
         if not await _unless_stopped(_until_served(settings, cluster), stop):
             return
         worklist: Worklist[Key] = Worklist(LookMetrics(registry, health.clock).timed(look), clock=health.clock)
-        health.worklist = worklist
+        health.worklist, health.steady = worklist, sources.steady
 
-        async def wake(key: Key) -> None:
+        async def wake(change: Change) -> None:
             health.heard()
-            await worklist.add(key)
+            if sources.steady.is_news(change):
+                await worklist.add(change.key)
 
-        working = asyncio.create_task(worklist.run())
-        working.add_done_callback(lambda _: stop.set())
-        try:
-            await keep_watching(Calls(_log_in, wake), settings.watch_namespaces, stop)
-        finally:
-            await _ended(working)
+        async with connect() as changes:
+            following = watch_children(changes, settings.watch_namespaces, wake)
+            tasks = [asyncio.create_task(work) for work in (worklist.run(), following)]
+            for task in tasks:
+                task.add_done_callback(lambda _: stop.set())
+            try:
+                await keep_watching(Calls(_log_in, wake), settings.watch_namespaces, stop)
+            finally:
+                for task in tasks:
+                    await _ended(task)
 
 
 def _prometheus(settings: Settings, session: aiohttp.ClientSession) -> Prometheus | None:

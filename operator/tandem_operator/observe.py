@@ -1,10 +1,12 @@
-"""Knows how to fill an `Observed`: which objects are read, all at once, each with a deadline.
+"""Knows how to fill an `Observed`: which objects are read, and what pods are asked, all at once, each with a deadline.
 
 Refuses to know what follows from it; it only reads. What may not be read, or does not answer, is None.
 """
 
 import asyncio
+import json
 import logging
+import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -29,6 +31,7 @@ from tandem_operator.domain.revision import Role
 from tandem_operator.domain.samples import Document, Scrape
 from tandem_operator.domain.settings import OperatorTerms
 from tandem_operator.ports import Clock, Cluster, Json, Key, Kind, Metrics, Telemetry
+from tandem_operator.steady import Found, Steady, without_managed_fields
 
 CHILD_KINDS = (
     Kind.CONTROLLER_REVISION,
@@ -41,30 +44,49 @@ CHILD_KINDS = (
     Kind.ROLE_BINDING,
 )
 MOST_SCRAPES = 60
-"""Per object and window: a baseline is then older than asked for by a sixtieth of the window at most, and a document
-with its buckets takes some ten kilobytes per gateway and revision."""
+"""Per object and window: a baseline is then older than asked for by a sixtieth of the window at most."""
 
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedScrape:
+    """An earlier scrape. It is packed, and without slots, which a window takes from the newest answer: a document with
+    its buckets takes a hundred kilobytes per gateway and revision as it is, and three so."""
+
+    at: datetime
+    packed: bytes
+
+    @classmethod
+    def of(cls, scrape: Scrape) -> "PackedScrape":
+        documents = {pod: replace(document, slots=()) for pod, document in scrape.documents.items()}
+        text = json.dumps(record.dump(replace(scrape, documents=documents)))
+        return cls(scrape.at, zlib.compress(text.encode(), level=1))
+
+    def scrape(self) -> Scrape:
+        return record.read(Scrape, zlib.decompress(self.packed))
 
 
 @dataclass(slots=True)
 class ScrapeHistory:
     """Earlier scrapes, in memory only: after a restart the breaker's window fills anew, which only makes it wait."""
 
-    _kept: dict[Key, deque[Scrape]] = field(default_factory=dict)
+    _kept: dict[Key, deque[PackedScrape]] = field(default_factory=dict)
 
     def add(self, key: Key, scrape: Scrape, window: timedelta) -> None:
         """Remember `scrape` unless one is kept from just before, and forget what the window cannot reach, but for one
         older scrape as its baseline."""
         kept = self._kept.setdefault(key, deque())
         if not kept or scrape.at - kept[-1].at >= window / MOST_SCRAPES:
-            kept.append(scrape)
+            kept.append(PackedScrape.of(scrape))
         while len(kept) > 1 and kept[1].at <= scrape.at - window:
             kept.popleft()
 
     def baseline(self, key: Key, moment: datetime) -> Scrape | None:
-        return newest_before(tuple(self._kept.get(key, ())), moment)
+        """Where a window that starts at `moment` begins to count."""
+        found = newest_before(self._kept.get(key, ()), moment)
+        return None if found is None else found.scrape()
 
     def forget(self, key: Key) -> None:
         self._kept.pop(key, None)
@@ -74,7 +96,8 @@ class ScrapeHistory:
 class Sources:
     """Where a look comes from, and the settings that decisions rest on.
 
-    `metrics` is None without a Prometheus; `keep` gets each look, to record it.
+    `steady` remembers objects at rest. `metrics` is None without a Prometheus; `keep` gets each look that reads
+    everything, to record it.
     """
 
     cluster: Cluster
@@ -82,30 +105,41 @@ class Sources:
     clock: Clock
     terms: OperatorTerms
     history: ScrapeHistory = field(default_factory=ScrapeHistory)
+    steady: Steady = field(default_factory=Steady)
     metrics: Metrics | None = None
     keep: Callable[[Observed], None] = lambda _: None
 
 
-async def observe(resource: Json, sources: Sources, *, window: timedelta) -> Observed:
-    """One look at `resource` (its body as just read) and everything of it. `window` is the breaker's."""
-    key = Key(text(resource, "metadata", "namespace"), text(resource, "metadata", "name"))
-    labels = {LABEL_DEPLOYMENT: key.name}
-    listings = [sources.cluster.list(kind, key.namespace, labels=labels) for kind in (*CHILD_KINDS, Kind.POD)]
-    *listed, pod_bodies = await asyncio.gather(*listings)
+async def find(resource: Json, cluster: Cluster) -> Found:
+    """Everything that the API server holds of `resource` (its body as just read)."""
+    namespace, labels = text(resource, "metadata", "namespace"), {LABEL_DEPLOYMENT: text(resource, "metadata", "name")}
+    listings = [cluster.list(kind, namespace, labels=labels) for kind in (*CHILD_KINDS, Kind.POD)]
+    nodes, (*listed, pods) = await asyncio.gather(_nodes(cluster), asyncio.gather(*listings))
     children = children_of(text(resource, "metadata", "uid"), [body for found in listed for body in found])
-    bodies = {text(body, "metadata", "uid"): body for body in pod_bodies if _made_by(children, body)}
-    pods = tuple(read_pod(body) for body in bodies.values())
-    now = sources.clock.now()
-    held = Observed(now=now, resource=read_resource(resource), terms=sources.terms, children=children, pods=pods)
-    scrape, pressed, nodes, answered = await asyncio.gather(
+    deployments = {text(body, "metadata", "name") for body in children if text(body, "kind") == Kind.DEPLOYMENT}
+    return Found(
+        resource=without_managed_fields(resource),
+        children=children,
+        pods=tuple(_what_counts(body) for body in pods if _made_by(deployments, body)),
+        nodes=nodes,
+    )
+
+
+async def observe(found: Found, sources: Sources, *, window: timedelta) -> Observed:
+    """One look: what was found, and what pods, and Prometheus, say now. `window` is the breaker's."""
+    resource = read_resource(found.resource)
+    key, now = Key(resource.namespace, resource.name), sources.clock.now()
+    bodies = {text(body, "metadata", "uid"): body for body in found.pods}
+    pods, children = tuple(map(read_pod, bodies.values())), tuple(map(Child, found.children))
+    held = Observed(now=now, resource=resource, terms=sources.terms, children=children, pods=pods, nodes=found.nodes)
+    scrape, pressed, answered = await asyncio.gather(
         _scrape(pods, bodies, sources.telemetry, now),
         asyncio.gather(*(_with_pressure(pod, bodies[pod.uid], sources.telemetry) for pod in pods)),
-        _nodes(sources.cluster),
         asyncio.gather(*(_reading(query, sources.metrics) for query in queries.due(held))),
     )
     baseline = sources.history.baseline(key, now - window)
     sources.history.add(key, scrape, window)
-    return replace(held, pods=tuple(pressed), scrape=scrape, baseline=baseline, nodes=nodes, readings=tuple(answered))
+    return replace(held, pods=tuple(pressed), scrape=scrape, baseline=baseline, readings=tuple(answered))
 
 
 async def _reading(query: queries.Query, metrics: Metrics | None) -> readings.Reading:
@@ -133,22 +167,24 @@ def read_resource(body: Json) -> Resource:
     )
 
 
-def children_of(uid: str, bodies: list[Json]) -> tuple[Child, ...]:
+def children_of(uid: str, bodies: list[Json]) -> tuple[Json, ...]:
     """Those that name the resource as their owner; another's object under our label is not ours."""
-    return tuple(Child(_without_managed_fields(body)) for body in bodies if uid in owner_uids(body))
+    return tuple(without_managed_fields(body) for body in bodies if uid in owner_uids(body))
 
 
-def _made_by(children: tuple[Child, ...], pod: Json) -> bool:
+def _made_by(deployments: set[str], pod: Json) -> bool:
     """Whether a Deployment of ours made the pod, by way of its ReplicaSet; anybody can put our label on a pod."""
     makers = [text(owner, "name") for owner in items(pod, "metadata", "ownerReferences")]
     template = texts(pod, "metadata", "labels").get("pod-template-hash")
-    deployments = (child.name for child in children if child.kind == Kind.DEPLOYMENT)
     return any(f"{name}-{template}" in makers for name in deployments)
 
 
-def _without_managed_fields(body: Json) -> Json:
-    metadata = {name: value for name, value in mapping(body, "metadata").items() if name != "managedFields"}
-    return {**body, "metadata": metadata}
+def _what_counts(pod: Json) -> Json:
+    """A pod without what no decision rests on; most of its spec is the template's."""
+    containers = [
+        {name: held(body, name) for name in ("name", "resources")} for body in items(pod, "spec", "containers")
+    ]
+    return {**without_managed_fields(pod), "spec": {"containers": containers}}
 
 
 async def _scrape(pods: tuple[Pod, ...], bodies: Mapping[str, Json], telemetry: Telemetry, now: datetime) -> Scrape:

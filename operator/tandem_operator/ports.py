@@ -3,7 +3,7 @@
 Refuses to know who answers: the Kubernetes API and real gateways, or the in-memory ones of `testing.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -41,6 +41,30 @@ class Key:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a watch tells of: an object, or a child of one, and its resourceVersion, which is "" once it is gone."""
+
+    key: Key
+    kind: Kind
+    name: str
+    version: str
+
+
+class Changes(Protocol):
+    """The metadata of objects with a label whose value names the SpeculativeDeployment; raises only ClusterErrors."""
+
+    async def list_changes(self, kind: Kind, namespace: str | None, *, label: str) -> tuple[tuple[Change, ...], str]:
+        """All of them, and the version from which a watch goes on."""
+        ...
+
+    def watch_changes(
+        self, kind: Kind, namespace: str | None, *, label: str, version: str
+    ) -> AsyncGenerator[Change, None]:
+        """What changes after that version, until the watch ends; what follows then is to be listed anew."""
+        ...
 
 
 class Cluster(Protocol):

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from tandem_operator.metrics import expose
 from tandem_operator.ports import Clock, Key
 from tandem_operator.rights import Lacking
+from tandem_operator.steady import Steady
 from tandem_operator.worklist import Worklist
 
 SILENCE_SECONDS = 600.0
@@ -25,6 +26,7 @@ class Health:
     leading: bool = False
     lacking: Lacking | None = None
     worklist: Worklist[Key] | None = None
+    steady: Steady | None = None
     _last_event: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -51,6 +53,7 @@ class Health:
         expose(registry, "leading", "1 while this process holds the lease.", lambda: float(self.leading))
         expose(registry, "watch_age_seconds", "Since the last event of any watch.", self._watch_age)
         expose(registry, "queue_depth", "Objects that are looked at from time to time.", self._depth)
+        expose(registry, "steady_objects", "Of them, those that were left with nothing to do.", self._steady)
         expose(registry, "queue_overdue_seconds", "How late the object is that waits longest.", self._overdue)
 
     def _watch_age(self) -> float:
@@ -58,6 +61,9 @@ class Health:
 
     def _depth(self) -> float:
         return 0.0 if self.worklist is None else float(len(self.worklist))
+
+    def _steady(self) -> float:
+        return 0.0 if self.steady is None else float(len(self.steady))
 
     def _overdue(self) -> float:
         return 0.0 if self.worklist is None else self.worklist.figures.overdue_seconds(self.clock.monotonic())

@@ -7,10 +7,15 @@ once more afterwards, so nothing is missed and nothing is done in parallel for o
 while it waits is worked on once. A failed look comes back after a back-off of 1, 2, 4, ... 60 s, which a new `add` cuts
 short; a good look comes back when the work says so, or after `resync_seconds`; a look that finds nothing there ends the
 key, unless it was added meanwhile.
+
+Who is *woken*, because something happened, goes before those whose time has come; but these wait no longer than
+`PATIENCE_SECONDS` for it, so that a busy object does not keep others from being looked at.
 """
 
 import asyncio
 import contextlib
+import heapq
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
@@ -23,15 +28,17 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 FIRST_BACKOFF_SECONDS = 1.0
 LONGEST_BACKOFF_SECONDS = 60.0
+PATIENCE_SECONDS = 10.0
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Entry:
-    """When a key is next due (None: not waiting), and how often in a row it failed."""
+    """When a key is next due (None: not waiting), whether it was woken, and how often in a row it failed."""
 
     due: float | None = None
+    woken: bool = False
     failures: int = 0
     working: bool = False
 
@@ -80,6 +87,9 @@ class Worklist(Generic[KeyT]):
         self._workers = workers
         self._resync_seconds = resync_seconds
         self._entries: dict[KeyT, Entry] = {}
+        self._woken: list[tuple[float, int, KeyT]] = []
+        self._waiting: list[tuple[float, int, KeyT]] = []
+        self._places = itertools.count()
         self._changed = asyncio.Condition()
         self.figures = Figures(last_finished=clock.monotonic())
 
@@ -92,8 +102,7 @@ class Worklist(Generic[KeyT]):
             now = self._clock.monotonic()
             self.figures.busy_since = self.figures.busy_since if self._entries else now
             entry = self._entries.setdefault(key, Entry())
-            due = now + after_seconds
-            entry.due = due if entry.due is None else min(entry.due, due)
+            self._line_up(key, entry, now + after_seconds, woken=not after_seconds)
             self._changed.notify()
 
     async def run(self) -> None:
@@ -113,7 +122,7 @@ class Worklist(Generic[KeyT]):
                 found = self._earliest()
                 if found is not None and self._wait_for(found[1]) <= 0:
                     key, entry = found
-                    entry.due, entry.working = None, True
+                    entry.due, entry.woken, entry.working = None, False, True
                     return key, entry
                 timeout = None if found is None else self._wait_for(found[1])
                 with contextlib.suppress(TimeoutError):
@@ -123,11 +132,38 @@ class Worklist(Generic[KeyT]):
     def _wait_for(self, entry: Entry) -> float:
         return 0.0 if entry.due is None else entry.due - self._clock.monotonic()
 
+    def _line_up(self, key: KeyT, entry: Entry, due: float, *, woken: bool = False) -> None:
+        """A place in line, which only a sooner one, or one among the woken, replaces; the old place is then void."""
+        if entry.due is not None and entry.due <= due and entry.woken >= woken:
+            return
+        entry.due = due if entry.due is None else min(entry.due, due)
+        entry.woken = entry.woken or woken
+        self._take_place(key, entry)
+
+    def _take_place(self, key: KeyT, entry: Entry) -> None:
+        """Who is being looked at takes it when that is over."""
+        if entry.due is not None and not entry.working:
+            line = self._woken if entry.woken else self._waiting
+            heapq.heappush(line, (entry.due, next(self._places), key))
+
     def _earliest(self) -> tuple[KeyT, Entry] | None:
-        waiting = [(k, e) for k, e in self._entries.items() if e.due is not None and not e.working]
-        found = min(waiting, key=lambda pair: pair[1].due or 0.0, default=None)
-        self.figures.oldest_due = None if found is None else found[1].due
-        return found
+        """Who is next, due or not yet."""
+        woken, waiting = self._first(self._woken, woken=True), self._first(self._waiting, woken=False)
+        dues = [found[1].due for found in (woken, waiting) if found is not None and found[1].due is not None]
+        self.figures.oldest_due = min(dues, default=None)
+        if woken is None or (waiting is not None and self._wait_for(waiting[1]) < -PATIENCE_SECONDS):
+            return waiting
+        return woken
+
+    def _first(self, line: list[tuple[float, int, KeyT]], *, woken: bool) -> tuple[KeyT, Entry] | None:
+        """The first place that is not void."""
+        while line:
+            due, _, key = line[0]
+            entry = self._entries.get(key)
+            if entry is not None and not entry.working and (entry.due, entry.woken) == (due, woken):
+                return key, entry
+            heapq.heappop(line)
+        return None
 
     async def _look(self, key: KeyT, entry: Entry) -> None:
         again: float | None
@@ -149,9 +185,9 @@ class Worklist(Generic[KeyT]):
             entry.working = False
             self.figures.finished += 1
             self.figures.last_finished = self._clock.monotonic()
+            self._take_place(key, entry)
             if again is not None:
-                due = self.figures.last_finished + again
-                entry.due = due if entry.due is None else min(entry.due, due)
+                self._line_up(key, entry, self.figures.last_finished + again)
             elif entry.due is None:
                 del self._entries[key]
                 self.figures.busy_since = self.figures.busy_since if self._entries else None

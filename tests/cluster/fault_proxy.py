@@ -26,11 +26,12 @@ LARGEST_BODY_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request as it came; `path` is without the query."""
+    """A request as it came; `path` is without the query. Whoever `pages` asks for a part of a list."""
 
     method: str
     path: str
     watches: bool = False
+    pages: bool = False
 
     @property
     def writes(self) -> bool:
@@ -129,7 +130,8 @@ class FaultProxy:
         self._upstream = upstream
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        asked = Asked(request.method, request.path, request.query.get("watch") in ("1", "true"))
+        watches, pages = request.query.get("watch") in ("1", "true"), "limit" in request.query
+        asked = Asked(request.method, request.path, watches, pages)
         fault = self.script(asked)
         match fault:
             case None | Slow() | Stale():

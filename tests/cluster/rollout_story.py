@@ -102,11 +102,12 @@ class Outcome:
 
 
 def looks(record: Iterable[Entry]) -> list[list[Entry]]:
-    """The requests of each look, which begins by reading the object; the Lease, rights and watches belong to none."""
+    """The requests of each look, which begins by reading the object; the Lease, rights, and watches with the lists that
+    they begin with belong to none."""
     found: list[list[Entry]] = []
     for entry in record:
         asked = entry.asked
-        if asked.watches or re.search(r"/leases|/selfsubjectrulesreviews", asked.path):
+        if asked.watches or asked.pages or re.search(r"/leases|/selfsubjectrulesreviews", asked.path):
             continue
         if asked.method == "GET" and asked.path.endswith(f"/speculativedeployments/{NAME}"):
             found.append([])

@@ -20,19 +20,18 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from tandem_operator import handlers
-from tandem_operator.handlers import CHILD_KINDS, Calls, keep_watching
+from tandem_operator.handlers import Calls, keep_watching
 from tandem_operator.main import set_up_logging
-from tandem_operator.ports import Key
+from tandem_operator.ports import Change, Key, Kind
 
 OURS = ("tandem.dev", "v1alpha1", "speculativedeployments")
-SERVED = (OURS, *CHILD_KINDS, ("apiextensions.k8s.io", "v1", "customresourcedefinitions"), ("", "v1", "namespaces"))
+SERVED = (OURS, ("apiextensions.k8s.io", "v1", "customresourcedefinitions"), ("", "v1", "namespaces"))
 CLUSTER_WIDE = ("customresourcedefinitions", "namespaces")
 PATIENCE_SECONDS = 60
 
 
-def named(name: str, namespace: str = "llm", **labels: str) -> dict[str, Any]:
-    owned = {f"tandem.dev/{key}": value for key, value in labels.items()}
-    return {"metadata": {"namespace": namespace, "name": name, "uid": f"uid-{name}", "labels": owned}}
+def named(name: str, namespace: str = "llm") -> dict[str, Any]:
+    return {"metadata": {"namespace": namespace, "name": name, "uid": f"uid-{name}", "resourceVersion": "7"}}
 
 
 @dataclass
@@ -90,16 +89,18 @@ def listed(plural: str) -> dict[str, Any]:
 
 @dataclass
 class Woken:
-    """The keys that handlers woke; `refuse` says for which one waking fails."""
+    """The keys that handlers woke, and what for; `refuse` says for which one waking fails."""
 
     keys: list[Key] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     refuse: Callable[[Key], bool] = lambda key: False
 
-    async def wake(self, key: Key) -> None:
-        self.keys.append(key)
+    async def wake(self, change: Change) -> None:
+        self.keys.append(change.key)
+        self.changes.append(change)
         self.changed.set()
-        if self.refuse(key):
+        if self.refuse(change.key):
             raise RuntimeError("planted")
 
     async def until(self, reached: Callable[[], bool]) -> None:
@@ -131,10 +132,7 @@ async def watching(api: Api, woken: Woken, *namespaces: str) -> AsyncIterator[No
         await server.close()
 
 
-CHILDREN = [plural for _, _, plural in CHILD_KINDS]
-
-
-async def test_the_object_and_each_labelled_child_wake_the_objects_key() -> None:
+async def test_each_event_of_an_object_wakes_its_key_with_its_version() -> None:
     api, woken = Api(), Woken()
     api.objects["speculativedeployments"] = [named("there-before")]
     async with watching(api, woken):
@@ -142,27 +140,24 @@ async def test_the_object_and_each_labelled_child_wake_the_objects_key() -> None
         await asyncio.wait_for(_all_watched(api), PATIENCE_SECONDS)
         for event in ("ADDED", "MODIFIED", "DELETED"):
             api.tell(event, "speculativedeployments", named(event.lower()))
-        for plural in CHILDREN:
-            api.tell("MODIFIED", plural, named("child", deployment=f"of-{plural}"))
-        wanted = {"there-before", "added", "modified", "deleted", *(f"of-{plural}" for plural in CHILDREN)}
+        wanted = {"there-before", "added", "modified", "deleted"}
         await woken.until(lambda: {key.name for key in woken.keys} >= wanted)
-    assert {key.name for key in woken.keys} == wanted
-    assert {key.namespace for key in woken.keys} == {"llm"}
+    versions = {"there-before": "7", "added": "7", "modified": "7", "deleted": ""}
+    kind = Kind.SPECULATIVE_DEPLOYMENT
+    assert set(woken.changes) == {Change(Key("llm", name), kind, name, versions[name]) for name in wanted}
 
 
-async def test_only_children_with_our_label_are_watched_and_nothing_is_written() -> None:
+async def test_only_the_objects_themselves_are_watched_and_nothing_is_written() -> None:
     api, woken = Api(objects={"speculativedeployments": [named("chat")]}), Woken()
     async with watching(api, woken):
         await woken.until(lambda: bool(woken.keys))
         await asyncio.wait_for(_all_watched(api), PATIENCE_SECONDS)
     assert {method for method, _ in api.asked} == {"GET"}
-    unlabelled = [path for _, path in api.asked if any(f"/{plural}?" in path for plural in CHILDREN)]
-    assert unlabelled
-    assert all("labelSelector=tandem.dev/deployment" in path for path in unlabelled)
+    assert {plural for plural, _ in api.watches} <= {"speculativedeployments", *CLUSTER_WIDE}
 
 
 async def _all_watched(api: Api) -> None:
-    while not {plural for plural, _ in api.watches} >= set(CHILDREN):
+    while "speculativedeployments" not in {plural for plural, _ in api.watches}:
         await asyncio.sleep(0.01)
 
 
@@ -171,20 +166,19 @@ async def test_in_named_namespaces_nothing_is_asked_of_the_whole_cluster() -> No
     async with watching(api, woken, "llm"):
         await woken.until(lambda: bool(woken.keys))
         await asyncio.wait_for(_all_watched(api), PATIENCE_SECONDS)
-        api.tell("MODIFIED", "pods", named("pod", deployment="other"), namespace="llm")
+        api.tell("MODIFIED", "speculativedeployments", named("other"), namespace="llm")
         await woken.until(lambda: Key("llm", "other") in woken.keys)
     discovery = {"/api", "/apis", *(f"/apis/{group}/{version}" for group, version, _ in SERVED if group), "/api/v1"}
     assert [path for _, path in api.asked if path not in discovery and "/namespaces/llm/" not in path] == []
 
 
-@pytest.mark.parametrize("plural", ["speculativedeployments", "pods"])
-async def test_an_error_in_a_handler_stops_neither_the_watch_nor_the_next_event(plural: str) -> None:
+async def test_an_error_in_a_handler_stops_neither_the_watch_nor_the_next_event() -> None:
     api, woken = Api(objects={"speculativedeployments": [named("chat")]}), Woken(refuse=lambda key: True)
     async with watching(api, woken):
         await woken.until(lambda: bool(woken.keys))
         await asyncio.wait_for(_all_watched(api), PATIENCE_SECONDS)
         for key in (Key("llm", f"o{number}") for number in range(3)):
-            api.tell("MODIFIED", plural, named(key.name, deployment=key.name))
+            api.tell("MODIFIED", "speculativedeployments", named(key.name))
             await woken.until(partial(woken.keys.__contains__, key))
 
 
@@ -198,7 +192,7 @@ async def test_an_error_event_in_a_watch_ends_all_of_them_and_they_begin_anew(
         await asyncio.wait_for(_all_watched(api), PATIENCE_SECONDS)
         woken.keys.clear()
         before = len(api.asked)
-        api.tell("ERROR", "pods", {"kind": "Status", "code": 500, "message": "planted"})
+        api.tell("ERROR", "speculativedeployments", {"kind": "Status", "code": 500, "message": "planted"})
         await woken.until(lambda: bool(woken.keys))
         assert any(path == "/apis" for _, path in api.asked[before:])
     assert "watches ended, and begin anew" in caplog.text

@@ -14,7 +14,7 @@ from tandem_operator.domain.progress import Progress, Rollout, Stage
 from tandem_operator.domain.readings import Reading, Trouble
 from tandem_operator.domain.revision import Role
 from tandem_operator.domain.samples import Document, Scrape
-from tandem_operator.observe import MOST_SCRAPES, ScrapeHistory, Sources, memory_limit, observe
+from tandem_operator.observe import MOST_SCRAPES, ScrapeHistory, Sources, find, memory_limit, observe
 from tandem_operator.ports import Json, Key, Kind, Pressure
 from tandem_operator.testing import FixedClock, MemoryCluster, ScriptedTelemetry
 
@@ -53,7 +53,7 @@ class Look:
         self.cluster.put(Kind.POD, body)
 
     async def observe(self) -> Observed:
-        return await observe(self.resource, self.sources, window=WINDOW)
+        return await observe(await find(self.resource, self.cluster), self.sources, window=WINDOW)
 
 
 def document(**changes: Any) -> Json:

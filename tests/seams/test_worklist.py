@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tandem_operator.domain.errors import Unavailable
-from tandem_operator.worklist import Worklist, back_off
+from tandem_operator.worklist import PATIENCE_SECONDS, Worklist, back_off
 
 pytestmark = pytest.mark.looptime
 
@@ -24,9 +24,9 @@ class LoopClock:
 
 @asynccontextmanager
 async def running(
-    work: Callable[[str], Awaitable[float | None]], *, resync_seconds: float = 1000
+    work: Callable[[str], Awaitable[float | None]], *, resync_seconds: float = 1000, workers: int = 8
 ) -> AsyncIterator[Worklist[str]]:
-    worklist: Worklist[str] = Worklist(work, clock=LoopClock(), resync_seconds=resync_seconds)
+    worklist: Worklist[str] = Worklist(work, clock=LoopClock(), resync_seconds=resync_seconds, workers=workers)
     task = asyncio.create_task(worklist.run())
     try:
         yield worklist
@@ -166,3 +166,56 @@ async def test_an_object_made_anew_during_the_look_that_finds_it_gone_is_looked_
 )
 async def test_a_back_off_is_never_shorter_than_the_server_asked(failures: int, asked: float, seconds: float) -> None:
     assert back_off(failures, Unavailable("get", "slow down", retry_after_seconds=asked)) == seconds
+
+
+async def test_who_is_woken_goes_before_those_whose_time_has_come() -> None:
+    looks: list[str] = []
+
+    async def work(key: str) -> float | None:
+        looks.append(key)
+        await asyncio.sleep(1)
+        return None
+
+    async with running(work, workers=1) as worklist:
+        for key in ("a", "b", "c", "d"):
+            await worklist.add(key, after_seconds=5)
+        await asyncio.sleep(5.5)
+        await worklist.add("d")
+        await worklist.add("new")
+        await asyncio.sleep(10)
+    assert looks == ["a", "d", "new", "b", "c"]
+
+
+async def test_nobody_waits_for_long_because_others_are_woken_again_and_again() -> None:
+    looks: dict[str, list[float]] = {}
+
+    async def work(key: str) -> float | None:
+        looks.setdefault(key, []).append(asyncio.get_running_loop().time())
+        await asyncio.sleep(1)
+        return 20.0
+
+    async with running(work, workers=1) as worklist:
+        await worklist.add("quiet")
+        for _ in range(60):
+            await asyncio.sleep(1)
+            for key in ("busy", "busier"):
+                await worklist.add(key)
+    gaps = [b - a for a, b in itertools.pairwise(looks["quiet"])]
+    assert gaps
+    assert max(gaps) <= 1 + 20 + PATIENCE_SECONDS + 2
+    assert len(looks["busy"]) > 20
+
+
+async def test_a_thousand_keys_are_each_looked_at_when_they_are_due() -> None:
+    looks: dict[str, list[float]] = {}
+
+    async def work(key: str) -> float | None:
+        looks.setdefault(key, []).append(asyncio.get_running_loop().time())
+        return 10.0
+
+    async with running(work) as worklist:
+        for key in range(1000):
+            await worklist.add(str(key), after_seconds=1 + key % 7)
+        await asyncio.sleep(31.5)
+    wanted = {str(key): [1.0 + key % 7 + 10 * turn for turn in range(4)] for key in range(1000)}
+    assert looks == {key: [moment for moment in times if moment < 31.5] for key, times in wanted.items()}

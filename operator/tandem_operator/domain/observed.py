@@ -6,11 +6,11 @@ gave them (without managedFields), and read here through small views; pods are r
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from tandem_operator.domain import progress, record
 from tandem_operator.domain.nested import items, mapping, number, text, texts
@@ -343,9 +343,19 @@ def owner_uids(body: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(text(owner, "uid") for owner in items(body, "metadata", "ownerReferences"))
 
 
-def newest_before(scrapes: tuple[Scrape, ...], moment_before: datetime) -> Scrape | None:
+class Dated(Protocol):
+    """A scrape, in whichever form it is kept."""
+
+    @property
+    def at(self) -> datetime: ...
+
+
+DatedT = TypeVar("DatedT", bound=Dated)
+
+
+def newest_before(kept: Iterable[DatedT], moment_before: datetime) -> DatedT | None:
     """The newest of the kept scrapes from `moment_before` or earlier: the baseline of a window that starts there."""
-    old = [scrape for scrape in scrapes if scrape.at <= moment_before]
+    old = (scrape for scrape in kept if scrape.at <= moment_before)
     return max(old, key=lambda scrape: scrape.at, default=None)
 
 

@@ -9,11 +9,11 @@ hide the canary of its cure, and a revision that was refused stalls the object o
 that an upgrade by command made of the same spec stalls nothing: what serves is what the spec asks for.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from tandem_operator.domain.actions import Outcome, Verb
+from tandem_operator.domain.actions import JsonObject, Outcome, Verb
 from tandem_operator.domain.decision import Decision, GateResult, GateVerdict
-from tandem_operator.domain.nested import number
+from tandem_operator.domain.nested import items, mapping, number, text
 from tandem_operator.domain.observed import ANNOTATION_VERDICT, GROUP, Observed, RevisionVerdict
 from tandem_operator.domain.progress import Stage
 from tandem_operator.domain.revision import Role, revision_of
@@ -44,6 +44,40 @@ def stalled(seen: Observed, decision: Decision, outcome: Outcome) -> GateResult:
     if _is_refused(seen, decision) and not _is_of_spec(seen, decision):
         return GateResult(_TRUE, "RevisionRefused", _why_refused(decision))
     return GateResult(_FALSE, "NotStalled", "nothing waits for a human")
+
+
+def is_at_rest(seen: Observed, decision: Decision) -> bool:
+    """Whether status says already that nothing is left to do, and nothing is on its way."""
+    written = bool(items(seen.resource.status, "conditions"))
+    return decision.progress.rollout.stage is Stage.STABLE and written and not _reconciles(seen.resource.status)
+
+
+def may_wait(old: JsonObject, new: JsonObject) -> bool:
+    """Whether a status of an object on its way tells nothing new but how far its pods and gateways are.
+
+    Each look on the way sees other counts. Written each time, they would make as many writes as there are looks.
+    """
+    return _reconciles(new) and _without_counts(old) == _without_counts(new)
+
+
+def _reconciles(status: JsonObject) -> bool:
+    told = {text(item, "type"): text(item, "status") for item in items(status, "conditions")}
+    return told.get("Reconciling") == _TRUE
+
+
+def _without_counts(status: JsonObject) -> JsonObject:
+    revisions = [_less(item, ("targetReady", "draftReady")) for item in items(status, "revisions")]
+    # Why something is still reconciling goes through three reasons at the end of each change.
+    conditions = [
+        _less(item, ("message", "reason") if text(item, "type") == "Reconciling" else ("message",))
+        for item in items(status, "conditions")
+    ]
+    gateway = _less(mapping(status, "gateway"), ("replicas", "ready", "policyObservedBy"))
+    return {**status, "gateway": gateway, "revisions": revisions, "conditions": conditions}
+
+
+def _less(held: JsonObject, names: Collection[str]) -> JsonObject:
+    return {name: value for name, value in held.items() if name not in names}
 
 
 def _is_stuck(decision: Decision, outcome: Outcome) -> bool:
