@@ -25,6 +25,13 @@ class Headline:
     must: str = ""
 
 
+SCALE = (
+    Headline("apply_p99_s", "seconds from an edit to its child, the second longest of a hundred", "≤ 2"),
+    Headline("steady_writes", "API writes of objects at rest, with traffic, but Leases", "0"),
+    Headline("rss_mb", "memory of the operator at rest, MB", "≤ 300"),
+    Headline("restart_s", "seconds from a new process until every object is at rest again", "≤ 60"),
+    Headline("steady_cores", "processors that the operator uses at rest"),
+)
 HEADLINES: Mapping[str, tuple[Headline, ...]] = {
     "canary_power": (
         Headline("false_abort_upper", "canaries equal to stable that any check refuses, upper 95 % bound", "≤ .05"),
@@ -95,6 +102,9 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
     "never_worse": (Headline("worst_ratio", "worst speed over plain decoding", "≥ .99"),),
     "off_overhead": (Headline("ratio", "plain decoding through Tandem over the engine alone, seconds", "≤ 1.01"),),
     "operator_look": (Headline("median_ms", "CPU milliseconds of one look"),),
+    "operator_scale": SCALE,
+    "operator_scale_100": SCALE,
+    "operator_scale_300": SCALE,
     "pair_speed": (
         Headline("unpaced_speedup", "the trained pair on over off, as fast as it goes"),
         Headline("paced_speedup", "the same, stretched to stated costs"),

@@ -25,11 +25,15 @@ _POLL_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How the cluster is to be: its machines, its port on 127.0.0.1 (0: any), and the first restart delay of a pod."""
+    """How the cluster is to be: its machines, its port on 127.0.0.1 (0: any), and the first restart delay of a pod.
+
+    A `bare` one is an API server with its store: without controllers, scheduler and machines.
+    """
 
     machines: tuple[Machine, ...]
     api_port: int = 0
     backoff_base_seconds: float = 10.0
+    bare: bool = False
 
 
 def start(state: StateFolder, program: Path, plan: Plan) -> Running:
@@ -88,7 +92,8 @@ def _start_and_hear(state: StateFolder, program: Path, plan: Plan, listener: soc
 
 def _orders(state: StateFolder, program: Path, plan: Plan, port: int) -> list[str]:
     orders = ["--state", str(state.root), "--program", str(program)]
-    return [*orders, "--api-port", str(port), "--backoff-base", str(plan.backoff_base_seconds)]
+    orders += ["--api-port", str(port), "--backoff-base", str(plan.backoff_base_seconds)]
+    return [*orders, "--bare"] if plan.bare else orders
 
 
 def _spawn(state: StateFolder, orders: list[str], listener: int, herald: int) -> int:

@@ -55,6 +55,7 @@ class Orders:
     herald: int
     api_port: int
     backoff_base_seconds: float
+    bare: bool
 
 
 class Supervisor:
@@ -90,6 +91,8 @@ class Supervisor:
         self._start(build_api_server(self._state, credentials))
         await self._wait_for_api(api)
         self._announce("API server ready")
+        if self._orders.bare:
+            return
         self._start(build_controller_manager(self._state, credentials))
         self._start(build_scheduler(self._state))
         await self._match_machines(api, credentials.authority)
@@ -208,9 +211,16 @@ def main() -> None:
     parser.add_argument("--herald", type=int, required=True)
     parser.add_argument("--api-port", type=int, required=True)
     parser.add_argument("--backoff-base", type=float, required=True)
+    parser.add_argument("--bare", action="store_true")
     given = parser.parse_args()
     orders = Orders(
-        StateFolder(given.state), given.program, given.listener, given.herald, given.api_port, given.backoff_base
+        state=StateFolder(given.state),
+        program=given.program,
+        listener=given.listener,
+        herald=given.herald,
+        api_port=given.api_port,
+        backoff_base_seconds=given.backoff_base,
+        bare=given.bare,
     )
     try:
         sys.exit(run_in_cluster_namespaces(lambda: asyncio.run(_supervise(orders))))

@@ -26,6 +26,7 @@ BENCHMARKS = (
     "never_worse",
     "off_overhead",
     "operator_look",
+    "operator_scale",
     "page",
     "pair_speed",
     "plots",
