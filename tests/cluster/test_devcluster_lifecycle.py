@@ -44,6 +44,17 @@ def wait_until_gone(state: StateFolder) -> None:
         time.sleep(0.05)
 
 
+def test_a_bare_cluster_is_an_api_server_and_nothing_else(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path / "state")
+    start(state, asyncio.run(ensure_built()), Plan((), bare=True))
+    try:
+        assert Cluster(state).kubectl("get", "nodes", "-o", "name") == ""
+        assert {path.stem for path in state.logs.glob("kube-*.log")} == {"kube-apiserver"}
+    finally:
+        stop(state)
+    wait_until_gone(state)
+
+
 def test_a_killed_supervisor_takes_everything_along_and_the_next_start_works(tmp_path: Path) -> None:
     state = StateFolder(tmp_path / "state")
     program = asyncio.run(ensure_built())
