@@ -25,6 +25,8 @@ from tandem_operator.domain.nested import text
 from tandem_operator.ports import Change, Key, Kind
 
 REQUEST_SECONDS = 30.0
+CHUNK = 50
+"""Objects of a list that are asked for at once: a thousand of them, decoded, take a hundred megabytes."""
 AGAIN_SECONDS = 2.0
 """Between watches that failed and the next ones."""
 ENDING_SECONDS = 10.0
@@ -65,6 +67,7 @@ def narrow_watches(settings: kopf.OperatorSettings, namespaces: tuple[str, ...])
     refused, and kopf would first ask nine times.
     """
     settings.scanning.disabled = bool(namespaces)
+    settings.watching.chunk_size = CHUNK
     settings.posting.enabled = False
     settings.networking.request_timeout = REQUEST_SECONDS
 

@@ -29,7 +29,7 @@ WATCH_SECONDS = 300
 """The API server ends a watch after this long; what changes is then listed anew, in case that one missed something."""
 SILENCE_SECONDS = 90.0
 """A watch hears of a bookmark each minute; one that hears nothing for longer than this is dead."""
-PAGE = "500"
+PAGE = "200"
 """Objects of a list that are asked for at once: decoding more would keep everything else waiting."""
 
 PLAIN = "application/json"

@@ -29,7 +29,8 @@ READS_PER_SECOND = 3.0
 SOONEST_READ = 1 / 3
 """Of that time, by chance of the name: objects that were read together are not so for ever."""
 
-Versions = Mapping[tuple[str, str], str]
+Versions = Mapping[str, str]
+"""resourceVersions by kind and name: `Pod/chat-0`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +47,9 @@ class Found:
 
     @property
     def versions(self) -> Versions:
-        """The resourceVersion of each object by its kind and name."""
-        known: dict[tuple[str, str], str] = {
-            (Kind.SPECULATIVE_DEPLOYMENT, _name(self.resource)): _version(self.resource)
-        }
-        known |= {(Kind.POD, _name(body)): _version(body) for body in self.pods}
-        return known | {(text(body, "kind"), _name(body)): _version(body) for body in self.children}
+        known = {f"{Kind.SPECULATIVE_DEPLOYMENT}/{_name(self.resource)}": _version(self.resource)}
+        known |= {f"{Kind.POD}/{_name(body)}": _version(body) for body in self.pods}
+        return known | {f"{text(body, 'kind')}/{_name(body)}": _version(body) for body in self.children}
 
 
 def _name(body: Json) -> str:
@@ -69,12 +67,18 @@ def without_managed_fields(body: Json) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """An object at rest: its packed bodies, their versions, what was decided, and when it was read."""
+    """An object at rest: its packed bodies, their versions as JSON, what was decided, and when it was read.
+
+    Four blocks of bytes and nothing else, since a thousand small values that stay keep the memory around them in use.
+    """
 
     packed: bytes
-    versions: Versions
+    versions: bytes
     essence: bytes
     read_at: datetime
+
+    def has_seen(self, change: Change) -> bool:
+        return _has_seen(json.loads(self.versions), change)
 
 
 @dataclass(slots=True)
@@ -92,7 +96,7 @@ class Steady:
         """Whether a change is to be looked at; it ends the rest of its object. What comes during a look is kept until
         that look knows what it has seen."""
         rest = self._resting.get(change.key)
-        if rest is not None and _has_seen(rest.versions, change):
+        if rest is not None and rest.has_seen(change):
             return False
         self._resting.pop(change.key, None)
         if change.key in self._looked_at:
@@ -113,7 +117,7 @@ class Steady:
         versions = found.versions
         if all(_has_seen(versions, change) for change in self._looked_at.get(key, ())):
             self._nodes = found.nodes
-            self._resting[key] = Rest(_packed(found), versions, essence, at)
+            self._resting[key] = Rest(_packed(found), json.dumps(versions).encode(), essence, at)
 
     def recall(self, key: Key, now: datetime) -> Found | None:
         """What there was when the object came to rest; None where it is to be read."""
@@ -140,7 +144,7 @@ class Steady:
 
 def _has_seen(versions: Versions, change: Change) -> bool:
     """Whether who knows these versions knows of a change; one that is gone is known by its absence."""
-    return versions.get((change.kind, change.name), "") == change.version
+    return versions.get(f"{change.kind}/{change.name}", "") == change.version
 
 
 def _packed(found: Found) -> bytes:
