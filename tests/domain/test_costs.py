@@ -17,6 +17,7 @@ from tandem_runtime.domain.costs import (
     MANY,
     NOISE,
     OUTLIER_FACTOR,
+    ROW_SHARE,
     SLOPE_WALK,
     WALK_PER_SAMPLE,
     WALK_PER_SECOND,
@@ -278,3 +279,16 @@ def test_a_slope_below_zero_leaves_the_cost_where_it_was_seen() -> None:
     assert plane is not None
     assert plane.per_session < 0
     assert plane.seconds(0, 1) == plane.seconds(0, 16) == pytest.approx(0.0152, abs=0.0004)
+
+
+def test_a_drafts_step_is_believed_to_grow_with_those_who_share_it_before_any_did() -> None:
+    costs = known(*[a_round(4)] * 8)
+    alone, crowded = (costs.model(0.0, draft_rows=rows) for rows in (1, 64))
+    assert alone is not None
+    assert crowded is not None
+    assert crowded.draft_token == pytest.approx(alone.draft_token * (1 + 63 * ROW_SHARE), rel=0.05)
+    for _ in range(8):
+        costs = after(costs, replace(a_round(4), draft_rows=64), 0.0)
+    seen = costs.model(0.0, draft_rows=64)
+    assert seen is not None
+    assert seen.draft_token == pytest.approx(alone.draft_token, rel=0.05)

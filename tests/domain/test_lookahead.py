@@ -15,6 +15,7 @@ from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.cells import LISTEN_TOKENS, Lookahead, Shared
 from tandem_runtime.domain.costs import AGE_LIMIT_SECONDS, UNMEASURED, HeadStart, Model, Seen
 from tandem_runtime.domain.lookahead import (
+    ALONE,
     MEASURED_TOKENS,
     OFF,
     Batch,
@@ -347,6 +348,40 @@ def test_a_batch_that_makes_verifying_dear_lowers_k_at_once() -> None:
     lookahead.learn(replace(a_round(0, 0, seconds=0.015), rows=16), 0.0, warm=True)
     beside_others = lookahead.choose(WIDE, 16, 0.0, warm=True)
     assert (alone.k > 0, beside_others.k) == (True, 0)
+
+
+def shared_by(rows: int, *, k: int = 0, beside: int = 0, draft_rows: int = 1, before: Batch = ALONE) -> Batch:
+    return before.after(replace(a_round(k, k), rows=rows, beside=beside, draft_rows=draft_rows))
+
+
+def test_a_draft_is_priced_as_if_all_whom_a_session_meets_at_the_target_proposed() -> None:
+    assert shared_by(1, k=4) == (1, 1, 0.5)
+    assert shared_by(32, k=4, beside=31 * 4, draft_rows=32) == (32, 32, 0.5), "all do"
+    assert shared_by(60, k=4, beside=11 * 4, draft_rows=12) == (60, 36, 0.5), "24 of 72 do"
+    assert shared_by(64) == (64, 64, 1), "nobody was seen to"
+    assert shared_by(64, before=Batch(4, 3, 0.75)) == (64, 48, 0.75)
+    assert shared_by(4, before=Batch(4, 3.5, 0.75)).draft_rows == 3.5
+    assert shared_by(1, before=Batch(4, 3, 0.75)).draft_rows == 1
+
+
+def test_a_proposal_of_which_nothing_was_judged_says_nothing_of_who_drafts() -> None:
+    left_out = replace(a_round(4, 0), unjudged=4, rows=4, draft_rows=2)
+    assert Batch(4, 3, 0.75).after(left_out) == Batch(4, 3, 0.75)
+
+
+def test_few_sessions_among_many_do_not_propose_because_few_share_the_draft() -> None:
+    """Alone with its draft a session gains; all 64 would draft for so long that nobody does."""
+    crowded = replace(costs(o=8), draft_token=plane(4)._replace(per_session=0.0002))
+    known = Belief(firm(0.8), crowded, 5)
+    for others, rule in ((0, Rule.PAYS), (63, Rule.LOSES)):
+        met = shared_by(1 + others, k=5, draft_rows=1)
+        assert choose(known, WIDE, 0.0, View(batch=met, k=5))[0].why.rule is rule
+
+
+@pytest.mark.parametrize(("rows", "k"), [(1, 5), (2, 2), (8, 1)])
+def test_what_proposals_cost_is_learnt_with_shorter_ones_where_others_wait_for_them(rows: int, k: int) -> None:
+    choice, remembered = choose(Belief(), Bounds(1, 8), 0.0, View(batch=Batch(rows)))
+    assert (choice.k, choice.why.rule, remembered.k) == (k, Rule.COLD_START, k)
 
 
 def test_a_session_unlike_the_others_is_soon_judged_by_its_own_record() -> None:

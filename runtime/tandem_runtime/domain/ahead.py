@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
-from tandem_runtime.domain.costs import NO_HEAD_START, HeadStart
+from tandem_runtime.domain.costs import NO_HEAD_START, ROW_SHARE, HeadStart
 from tandem_runtime.domain.fan_out import UNKNOWN_ACCEPTANCE
 from tandem_runtime.domain.tokens import Outlook, Round
 
@@ -46,8 +46,6 @@ MORE_TOKENS = 2
 PRIOR_HITS, PRIOR_STRENGTH = 0.7, 8.0
 """In rounds: the prior of the rate of hits speaks until about so many answers were prepared."""
 KEPT_PER_ROUND = 0.97
-ROW_SHARE = 0.03
-"""What a row adds to a step, as a share of t_d, on an accelerator that waits for memory."""
 SPREAD_TO_BELIEVE = 1.0
 """In squared rows: how much B must vary before the line through t_d by B is believed half."""
 LEAST_WEIGHT = 0.1

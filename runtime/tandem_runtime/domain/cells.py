@@ -13,7 +13,6 @@ from tandem_runtime.domain.calibration import Calibration
 from tandem_runtime.domain.costs import NO_HEAD_START, HeadStart, Seen
 from tandem_runtime.domain.lookahead import (
     ALONE,
-    Batch,
     Belief,
     Bounds,
     Choice,
@@ -178,9 +177,7 @@ class Lookahead:
         if self.last is not None and self.last.why.bounds.overlap is not Overlap.OFF:
             self.shared.foresight.learn(round, asked=self._prepares)
         self._prepares = round.prepares
-        if round.rows != self._batch.rows or (round.proposed and round.draft_rows != self._batch.draft_rows):
-            self._batch = Batch(round.rows, round.draft_rows if round.proposed else self._batch.draft_rows)
-        self.shared.batch = self._batch
+        self._batch = self.shared.batch = self._batch.after(round)
         if self._price or round.unjudged:
             self._learn_price(round)
 

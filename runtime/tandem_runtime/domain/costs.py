@@ -9,7 +9,9 @@ recursive least squares for coefficients that wander (Kalman 1960; Ljung 1999, "
 
 with h = (1, K, B - 1), noise r = (5 % of the cost)^2 and a walk q that lets the level move by half a per cent a sample
 and a per cent a second. The slopes begin at 0, believed to a few per cent: as long as K and B stay, they stay, and no
-window runs empty of what told them, as it does under exponential forgetting.
+window runs empty of what told them, as it does under exponential forgetting. A draft's step alone is believed to become
+longer by `ROW_SHARE` for each further session before any batch was seen: sessions that share a belief begin to propose
+together, and all at once would find out what that costs.
 
     cost(K) = o + v(B, 0) + K (t_d(B) + s_K)     a round's seconds, K > 0; o: network, queue and the gateway
             - h min(K, n) t_d(B)                 where a share h of the rounds finds n guesses drafted ahead
@@ -38,6 +40,8 @@ WALK_PER_SAMPLE: Final = 0.005
 WALK_PER_SECOND: Final = 0.01
 SLOPE_DOUBT: Final = 0.03
 """By how much of a cost one more token, or one more session, may change it: a standard deviation."""
+ROW_SHARE: Final = 0.03
+"""What a row adds to a draft's step, as a share of it, on an accelerator that waits for memory."""
 SLOPE_WALK: Final = 0.0005
 MANY: Final = WALK_PER_SAMPLE / SLOPE_WALK
 """Sessions beside one's own: in a larger batch a slope moves the cost by more, and wanders less."""
@@ -71,7 +75,7 @@ class Plane(NamedTuple):
     p22: float
     at: float
 
-    def seconds(self, k: float, rows: int) -> float:
+    def seconds(self, k: float, rows: float) -> float:
         """Slopes below 0 are noise: a longer proposal or a larger batch is no cheaper. What is left is then the belief
         given that the slope is 0, a Gaussian's conditional mean."""
         level, per_token, per_session = self[:3]
@@ -107,12 +111,13 @@ class Plane(NamedTuple):
         return self._replace(p00=max(self.p00, (LOOSE * self.level) ** 2))
 
 
-def begun(seconds: float, k: float, rows: int, now: float) -> Plane:
-    """The plane of one sample."""
+def begun(seconds: float, k: float, rows: int, now: float, *, row_share: float = 0.0) -> Plane:
+    """The plane of one sample, of which each further session is believed to add a share."""
     noise, slope = (NOISE * seconds) ** 2, (SLOPE_DOUBT * seconds) ** 2
     others = rows - 1
+    level = seconds / (1 + row_share * others)
     return Plane(
-        seconds, 0.0, 0.0,
+        level, 0.0, row_share * level,
         noise + slope * (k * k + others * others), -slope * k, -slope * others,
         slope, 0.0, slope, now,
     )  # fmt: skip
@@ -244,7 +249,7 @@ class Costs:
     """Since when no plain token was seen whose step judged no guesses; None: the last one was such."""
 
     def model(
-        self, now: float, *, rows: int = 1, draft_rows: int = 1, head_start: HeadStart = NO_HEAD_START
+        self, now: float, *, rows: int = 1, draft_rows: float = 1, head_start: HeadStart = NO_HEAD_START
     ) -> Model | None:
         """At a batch of `rows` sessions in the target and `draft_rows` in the draft; None: not known."""
         return _model(self, now, rows, draft_rows, head_start)
@@ -295,7 +300,7 @@ class Costs:
         drafting = round.drafting_seconds or round.draft_seconds
         draft_token = self.draft_token
         if not _was_prepared(round):
-            draft_token = learned(draft_token, drafting / round.proposed, 0, round.draft_rows, now)
+            draft_token = _drafting_learned(draft_token, drafting / round.proposed, round.draft_rows, now)
         return Costs(
             draft_token,
             learned(self.forward, forward, _guesses(round), round.rows, now),
@@ -321,7 +326,7 @@ UNMEASURED: Final = Costs()
 
 
 @lru_cache(maxsize=64)
-def _model(costs: Costs, now: float, rows: int, draft_rows: int, head_start: HeadStart) -> Model | None:
+def _model(costs: Costs, now: float, rows: int, draft_rows: float, head_start: HeadStart) -> Model | None:
     """Asked again by who explains a choice, or prices a guess."""
     draft, forward, plain = costs.draft_token, costs.forward, costs.plain
     if draft is None or forward is None or not (draft.fresh(now) and forward.fresh(now)):
@@ -334,6 +339,12 @@ def _model(costs: Costs, now: float, rows: int, draft_rows: int, head_start: Hea
     plain_token = plain.seconds(0, rows)
     doubts = plain.doubt(plain_token, rows, now), forward.strangeness(verify, rows)
     return Model(fixed, draft_token, verify_token, plain_token, *doubts, head_start)
+
+
+def _drafting_learned(plane: Plane | None, seconds: float, rows: int, now: float) -> Plane:
+    if plane is None:
+        return begun(seconds, 0, rows, now, row_share=ROW_SHARE)
+    return learned(plane, seconds, 0, rows, now)
 
 
 def _is_near(seconds: float, usual: float) -> bool:

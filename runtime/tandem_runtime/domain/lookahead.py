@@ -14,7 +14,8 @@ be better by 1 %, so that noise does not move it.
 
 What is not known is looked at, for a price that is bounded:
 
-- No cost of proposals is known: the middle of the bounds, in one session; the others decode plainly meanwhile.
+- No cost of proposals is known: the middle of the bounds, in one session; the others decode plainly meanwhile. Where
+  they share its steps, so much less, as all of them wait for its guesses.
 - No plain token was seen: a verify pass bounds what one costs, but may cost more. Four plain tokens are asked for; and
   again where K hangs on it, since what one costs is doubtful and proposals are worth little more or less. There they
   cost nothing, by the same token.
@@ -24,6 +25,11 @@ What is not known is looked at, for a price that is bounded:
   128, then so seldom that what it is believed to lose is 0.4 % of what plain decoding takes meanwhile. Where a draft
   scores, only costs are looked at: late from the first, in a session whose draft has read along. None comes where
   proposals would lose even if they were verified at a plain token's cost and drafted at half of theirs.
+
+Sessions that share a target share the belief and the rule, so they begin and end to propose together. A session that
+looked at the draft as it is, with few beside it, would find that proposals pay for it, and so each of those few, while
+their guesses make the step longer for all who decode plainly. So the draft is priced as it would be if all in the
+target's step proposed (`Batch`), as the step itself is (`costs`): all do, or none.
 
 A session is *warm* when its draft has read all that was emitted: its last round proposed something, or its draft is
 asked for nothing, as a lookup in the text so far is. Nothing to offer is no rejection: acceptance is that of what was
@@ -41,7 +47,7 @@ from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.calibration import Calibration
 from tandem_runtime.domain.costs import NO_HEAD_START, UNMEASURED, Costs, HeadStart, Model, Seen
 from tandem_runtime.domain.price import FREE, judged_alone
-from tandem_runtime.domain.tokens import Outlook, Stop
+from tandem_runtime.domain.tokens import Outlook, Round, Stop
 
 HYSTERESIS: Final = 0.01
 """Another K must be better by this share, so that noise does not move K."""
@@ -108,7 +114,7 @@ class Rule(StrEnum):
     WITHHELD = "Withheld"
     """The bounds allow nothing: an off slot, a policy, a request."""
     COLD_START = "ColdStart"
-    """No cost of proposals is known: the middle of the bounds, to learn."""
+    """No cost of proposals is known: the middle of the bounds, or less in company, to learn."""
     AWAITED = "Awaited"
     """No cost of proposals is known, and another session is about to learn them."""
     MEASURING = "Measuring"
@@ -122,12 +128,27 @@ class Rule(StrEnum):
     """None seems to, and it is time to look again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """How many sessions share a step, of the target and of the draft."""
+class Batch(NamedTuple):
+    """Whom a session shares steps with, at the target and, if all whom it meets there propose, at the draft."""
 
     rows: int = 1
-    draft_rows: int = 1
+    draft_rows: float = 1
+    drafting: float = 1.0
+    """Of the sessions that propose, the share that is with the draft at a time, and not with the target. Before it was
+    seen, all: their steps are no longer than that."""
+
+    def after(self, round: Round) -> "Batch":
+        """The next one, by whom the round met.
+
+        With 12 of 60 sessions in the target's step and 12 others with the draft, half of those who propose draft at a
+        time; if all 72 proposed, 36 would.
+        """
+        rows, drafted = round.rows, round.draft_rows
+        if not round.judged:
+            return self if rows == self.rows else Batch(rows, max(self.drafting * rows, 1.0), self.drafting)
+        proposing = min(1 + round.beside / round.judged, rows)
+        drafting = drafted / (drafted + proposing)
+        return Batch(rows, drafting * (rows + drafted), drafting)
 
 
 ALONE: Final = Batch()
@@ -296,7 +317,8 @@ def _settle(
         return 0, Rule.AWAITED, belief
     if costs is None:
         middle = (bounds.least + bounds.maximum + 1) // 2
-        return middle, Rule.COLD_START, belief._replace(k=middle)
+        k = max(middle // view.batch.rows, bounds.least)
+        return k, Rule.COLD_START, belief._replace(k=k)
     if costs.plain_token is None and not always:
         return 0, Rule.MEASURING, belief
     last = _last(belief, view)
