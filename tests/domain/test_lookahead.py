@@ -23,6 +23,7 @@ from tandem_runtime.domain.lookahead import (
     Bounds,
     Choice,
     Mode,
+    Prediction,
     Rule,
     View,
     Why,
@@ -30,11 +31,12 @@ from tandem_runtime.domain.lookahead import (
     choose,
     hear,
     learn,
+    pays,
     predict,
     unanswered,
 )
 from tandem_runtime.domain.noise import Salt, uniform_at
-from tandem_runtime.domain.tokens import Round
+from tandem_runtime.domain.tokens import Ahead, Round
 
 WARM = View(warm=True)
 
@@ -367,6 +369,17 @@ def test_a_draft_is_priced_as_if_all_whom_a_session_meets_at_the_target_proposed
 def test_a_proposal_of_which_nothing_was_judged_says_nothing_of_who_drafts() -> None:
     left_out = replace(a_round(4, 0), unjudged=4, rows=4, draft_rows=2)
     assert Batch(4, 3, 0.75).after(left_out) == Batch(4, 3, 0.75)
+
+
+def test_a_draft_that_works_ahead_is_priced_as_it_is_met() -> None:
+    ahead = replace(a_round(4, 4), rows=16, beside=12, draft_rows=3, ahead=Ahead(hit=True, wasted=2))
+    assert Batch(4, 3, 0.75).after(ahead) == Batch(16, 3, 0.75)
+
+
+def test_coming_back_needs_more_where_others_would_come_along() -> None:
+    found = Prediction(3, 1.08)
+    assert [pays(found, WIDE, 0, rows) for rows in (1, 2, 64)] == [True, False, False]
+    assert pays(found, WIDE, 3, 64), "to stay on needs no more than the least gain"
 
 
 def test_few_sessions_among_many_do_not_propose_because_few_share_the_draft() -> None:

@@ -212,8 +212,9 @@ class Lookahead:
         last, acceptance = self.last, self.shared.belief.acceptance
         if last is None or last.why.rule is not Rule.LOSES or acceptance is self._loses_by:
             return False
-        found = predict(self.shared.belief, last.why.bounds, now, last.why.view)
-        if found is not None and pays(found, last.why.bounds, 0):
+        bounds, view = last.why.bounds, last.why.view
+        found = predict(self.shared.belief, bounds, now, view)
+        if found is not None and pays(found, bounds, 0, view.batch.rows):
             return True
         self._loses_by = acceptance
         return False

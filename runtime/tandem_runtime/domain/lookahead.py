@@ -9,8 +9,8 @@ With s_i the chance that the first i guesses all stand (`acceptance`) and the co
 
 K is extended while the next token pays for itself, s_(K+1) cost(K) > (cost(K+1) - cost(K)) E(K): exact where survival
 falls and a further token costs no less than the one before it. In mode Auto nothing is proposed when
-S(K) <= 1 + min_gain, with t_b at most what a verify pass takes, and then nothing until it is 5 % more. Another K must
-be better by 1 %, so that noise does not move it.
+S(K) <= 1 + min_gain, with t_b at most what a verify pass takes, and then nothing until it is 5 % more, up to 10 % in
+company. Another K must be better by 1 %, so that noise does not move it.
 
 What is not known is looked at, for a price that is bounded:
 
@@ -29,7 +29,8 @@ What is not known is looked at, for a price that is bounded:
 Sessions that share a target share the belief and the rule, so they begin and end to propose together. A session that
 looked at the draft as it is, with few beside it, would find that proposals pay for it, and so each of those few, while
 their guesses make the step longer for all who decode plainly. So the draft is priced as it would be if all in the
-target's step proposed (`Batch`), as the step itself is (`costs`): all do, or none.
+target's step proposed (`Batch`), as the step itself is (`costs`): all do, or none. A draft that works ahead is taken as
+it is: it drafts while the target verifies, so who waits for it does not tell how many do.
 
 A session is *warm* when its draft has read all that was emitted: its last round proposed something, or its draft is
 asked for nothing, as a lookup in the text so far is. Nothing to offer is no rejection: acceptance is that of what was
@@ -53,6 +54,8 @@ HYSTERESIS: Final = 0.01
 """Another K must be better by this share, so that noise does not move K."""
 RETURN: Final = 0.05
 """To propose again, a round must be worth so much more than to go on proposing, and more where the batch is strange."""
+RETURN_IN_COMPANY: Final = 0.05
+"""As much more in a large batch: what all would find there if they proposed is seen by nobody who does not."""
 PROBE_TOKENS: Final = 1
 PROBE_ROUNDS: Final = 2
 """The first round of a probe makes the draft read what it has missed, so only the one after it tells what one costs."""
@@ -146,6 +149,8 @@ class Batch(NamedTuple):
         rows, drafted = round.rows, round.draft_rows
         if not round.judged:
             return self if rows == self.rows else Batch(rows, max(self.drafting * rows, 1.0), self.drafting)
+        if round.ahead is not None:
+            return Batch(rows, drafted, self.drafting)
         proposing = min(1 + round.beside / round.judged, rows)
         drafting = drafted / (drafted + proposing)
         return Batch(rows, drafting * (rows + drafted), drafting)
@@ -325,7 +330,7 @@ def _settle(
     found = _credible(best(costs, survivals, bounds, last), costs)
     if not always and last != 0 and _is_in_doubt(costs, bounds, found):
         return 0, Rule.MEASURING, belief
-    if always or pays(found, bounds, last):
+    if always or pays(found, bounds, last, view.batch.rows):
         return found.k, Rule.ALWAYS if always else Rule.PAYS, _remembering(belief, found.k)
     if last != 0:
         return 0, Rule.LOSES, _remembering(belief, 0)
@@ -370,8 +375,8 @@ def _credible(found: Prediction, costs: Model) -> Prediction:
     return found._replace(speed_up=found.speed_up * most / plain)
 
 
-def pays(found: Prediction, bounds: Bounds, last: int | None) -> bool:
-    margin = RETURN + found.doubt if last == 0 else 0.0
+def pays(found: Prediction, bounds: Bounds, last: int | None, rows: int) -> bool:
+    margin = RETURN + RETURN_IN_COMPANY * (1 - 1 / rows) + found.doubt if last == 0 else 0.0
     return found.speed_up > 1 + bounds.min_gain + margin
 
 
