@@ -132,6 +132,21 @@ async def _build(go: str, program: Path) -> None:
 
 
 async def _compile(go: str, output: Path) -> None:
+    progress = _Progress()
+    starting = asyncio.create_task(_start(go, output, progress))
+    try:
+        # who is interrupted while asyncio connects a child's pipes waits for ever, in Python 3.11
+        compiler, reading = await asyncio.shield(starting)
+        await progress.follow(reading)
+        failed = await compiler.wait() != 0
+    finally:
+        await _stop(*await starting)
+    if failed:
+        raise BuildError(progress.explain_failure())
+
+
+async def _start(go: str, output: Path, progress: "_Progress") -> tuple[asyncio.subprocess.Process, asyncio.Task[None]]:
+    """The compiler, and what reads its words."""
     command = [go, "build", "-v", "-trimpath", "-buildvcs=false", "-mod=readonly", "-o", str(output)]
     compiler = await asyncio.create_subprocess_exec(
         *command,
@@ -144,19 +159,15 @@ async def _compile(go: str, output: Path) -> None:
         start_new_session=True,  # its compilers are stopped as one group
     )
     assert compiler.stderr is not None
-    progress = _Progress()
-    reading = asyncio.create_task(progress.read(compiler.stderr))
-    try:
-        await progress.follow(reading)
-        failed = await compiler.wait() != 0
-    finally:
-        _signal(compiler.pid, signal.SIGTERM)
-        await asyncio.wait([reading], timeout=_GRACE_SECONDS)
-        _signal(compiler.pid, signal.SIGKILL)  # what it started at that moment would keep the pipe open
-        await asyncio.wait([reading])
-        await compiler.wait()
-    if failed:
-        raise BuildError(progress.explain_failure())
+    return compiler, asyncio.create_task(progress.read(compiler.stderr))
+
+
+async def _stop(compiler: asyncio.subprocess.Process, reading: asyncio.Task[None]) -> None:
+    _signal(compiler.pid, signal.SIGTERM)
+    await asyncio.wait([reading], timeout=_GRACE_SECONDS)
+    _signal(compiler.pid, signal.SIGKILL)  # what it started at that moment would keep the pipe open
+    await asyncio.wait([reading])
+    await compiler.wait()
 
 
 def _signal(group: int, number: signal.Signals) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -214,6 +215,19 @@ async def test_an_interrupted_build_leaves_nothing_and_the_next_one_works(
     assert list(build.cache_folder().rglob("unfinished-*")) == []
     script(fake_go, 'echo whole > "$1"')
     assert (await build.ensure_built()).read_text() == "whole\n"
+
+
+async def test_a_build_may_be_interrupted_at_any_moment_of_its_start(fake_go: Path) -> None:
+    script(fake_go, "sleep 1000 & wait")
+    for steps in range(20):
+        building = asyncio.create_task(build.ensure_built())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+            time.sleep(0.01)  # the compiler gets on and the loop does not, as on a busy machine
+        building.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await building
+        assert asyncio.all_tasks() == {asyncio.current_task()}, f"after {steps} steps"
 
 
 async def test_without_go_and_without_a_package_index_one_line_says_so(
