@@ -68,7 +68,8 @@ def test_the_operator_reads_what_a_gateway_counts() -> None:
     stratum = ledger.stratum(gateway.StratumKey(12, name))
     stratum.add(Round(4, 3, 4, 0.0, 0.01), bucket=7)
     stratum.requests, stratum.errors = 2, 1
-    stratum.exactness.add(Result.DIFFERENT)
+    stratum.exactness.add(Result.DIFFERENT, 9)
+    stratum.exactness.add_plain(Result.UNCERTAIN, 7)
     for seconds in (0.06, 0.3, 90.0):
         stratum.add_first_token(seconds, bucket=7)
     stratum.know(("greedy", "hot"))
@@ -92,7 +93,7 @@ def test_the_operator_reads_what_a_gateway_counts() -> None:
     assert counted.stretch.edges_milliseconds == gateway.STRETCH_EDGES_MILLISECONDS
     assert (counted.stretch.above(573)[7], counted.stretch.above(658)[7], counted.stretch.all()[7]) == (1, 0, 1)
     assert SEGMENT_BUCKETS == gateway.SEGMENT_BUCKETS
-    assert counted.exactness == Replayed(equal=0, different=1)
+    assert counted.exactness == Replayed(equal=0, different=1, plain_uncertain=1, tokens=9, plain_tokens=7)
     assert counted.acceptance is not None
     assert (counted.acceptance.accepted[7], counted.acceptance.examined[7]) == (3, 4)
     timed = counted.first_token

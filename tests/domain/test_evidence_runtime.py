@@ -49,7 +49,7 @@ def test_the_document_is_the_contracts() -> None:
     document = ledger.document(wall=100.0, policy=12, admitted={"targets": {"91ab02c4": 2}, "drafts": {}}, serving=True)
     zeros = [0] * 127
     results = ("equal", "different", "uncertain", "skipped", "dropped", "failed", "plainEqual", "plainUncertain")
-    replays = dict.fromkeys(results, 0)
+    replays = dict.fromkeys((*results, "tokens", "plainTokens"), 0)
     assert document == {
         "version": 1,
         "boot": "4be1",

@@ -14,19 +14,33 @@ from tandem_operator.domain.spec import Analysis
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 
 
-def replays(*, equal: int = 0, split: int = 0, plain: int = 0, plain_split: int = 0) -> Replayed:
-    return Replayed(equal=equal, uncertain=split, plain_equal=plain, plain_uncertain=plain_split)
+def replays(
+    *, equal: int = 0, split: int = 0, plain: int = 0, plain_split: int = 0, length: int = 200, plain_length: int = 200
+) -> Replayed:
+    """So many answers of each kind, of so many tokens that were compared."""
+    tokens, plain_tokens = length * (equal + split), plain_length * (plain + plain_split)
+    return Replayed(
+        equal=equal,
+        uncertain=split,
+        plain_equal=plain,
+        plain_uncertain=plain_split,
+        tokens=tokens,
+        plain_tokens=plain_tokens,
+    )
 
 
-def with_replays(canary: Replayed, stable: Replayed) -> Evidence:
+def with_replays(*spans: tuple[Replayed, Replayed]) -> Evidence:
+    """The canary's and stable's, by policy."""
     strata = [
-        Stratum(policy=1, revision=name, exactness=held) for name, held in (("canary", canary), ("stable", stable))
+        Stratum(policy=policy, revision=name, exactness=held)
+        for policy, span in enumerate(spans, 1)
+        for name, held in zip(("canary", "stable"), span, strict=True)
     ]
     return replace(begin("canary", "stable", since=1, now=NOW), boots={"x": Boot(pod="a", strata=tuple(strata))})
 
 
 def asked(canary: Replayed, stable: Replayed, *, shares_target: bool = True) -> Question:
-    evidence = with_replays(canary, stable)
+    evidence = with_replays((canary, stable))
     return Question(analysis=Analysis(), evidence=evidence, target="t", shares_target=shares_target)
 
 
@@ -55,10 +69,26 @@ def test_plain_answers_of_a_stable_on_another_target_say_nothing_of_this_one() -
         for shares in (True, False)
     }
     assert {shares: check.samples for shares, check in told.items()} == {
-        True: "40/400 replayed against 2/1010 plain ones",
-        False: "40/400 replayed against 0/10 plain ones",
+        True: "40 splits in 80000 tokens, plain 2 in 202000",
+        False: "40 splits in 80000 tokens, plain 0 in 2000",
     }
     assert (told[True].verdict, told[False].verdict) == (CheckVerdict.FAIL, CheckVerdict.PASS)
+
+
+def test_short_answers_in_which_nothing_was_proposed_make_no_long_ones_suspicious() -> None:
+    """One token in a thousand splits, on or off; most plain answers are of a single token."""
+    canary, stable = replays(equal=320, split=80), replays(plain=3996, plain_split=4, plain_length=1)
+    (found,) = (check for check in assess(asked(canary, stable)) if check.name == "nearTies")
+    assert found.verdict is CheckVerdict.PASS, found
+
+
+def test_a_canary_that_grew_into_an_hour_whose_answers_split_is_not_blamed_for_the_hour() -> None:
+    """In each span the canary's split as often as plain ones; its part was 5 % in the first, and half in the second."""
+    calm = (replays(equal=50), replays(plain=1000, plain_split=1))
+    rough = (replays(equal=450, split=50), replays(plain=180, plain_split=20))
+    question = Question(analysis=Analysis(), evidence=with_replays(calm, rough), target="t")
+    (found,) = (check for check in assess(question) if check.name == "nearTies")
+    assert found.verdict is CheckVerdict.PASS, found
 
 
 def test_where_bits_are_equal_nothing_is_asked_and_nothing_taken_from_the_other_checks() -> None:

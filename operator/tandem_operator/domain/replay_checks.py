@@ -50,38 +50,47 @@ def splits(evidence: Evidence | None) -> bool:
 
 
 def near_ties(evidence: Evidence, alpha: float, *, shares_target: bool) -> CheckResult:
-    """On against off, held against off against off: 40 of 400 beside 2 of 400 is no rounding, 3 of 400 may be.
+    """On against off, held against off against off: 40 splits in 80,000 tokens beside 2 in as many are no rounding, 3
+    may be.
 
-    Plain answers of both revisions count where they share the target. Their rate is known as well as that many splits
-    tell: one more than there were keeps few plain answers from calling the first split proof.
+    By token, since an answer splits the likelier the longer it is, and those in which nothing was proposed are the
+    short ones. Plain answers of both revisions count where they share the target, under the same policy: of what is
+    asked at another time others may split. Their rate is known as well as that many splits tell: one more than there
+    were keeps few plain answers from calling the first split proof.
     """
-    own, stables = _both(evidence)
-    canary = own or Replayed()
-    plain = [each for each in (own, stables if shares_target else None) if each is not None]
-    split, answers = canary.uncertain, canary.uncertain + canary.equal
-    plain_split = sum(each.plain_uncertain for each in plain)
-    plain_answers = plain_split + sum(each.plain_equal for each in plain)
+    spans = _spans(evidence, shares_target=shares_target)
+    split, tokens, plain_split, plain_tokens = (sum(span[place] for span in spans) for place in range(4))
     draft = CheckResult(
         name="nearTies",
         verdict=CheckVerdict.PASS,
-        value="" if not answers else f"{split / answers:.4f}",
-        threshold="no more than plain answers",
-        samples=f"{split}/{answers} replayed against {plain_split}/{plain_answers} plain ones",
+        value="" if not tokens else f"{1000 * split / tokens:.3f}",
+        threshold="splits in 1000 tokens: no more than plain answers",
+        samples=f"{split} splits in {tokens} tokens, plain {plain_split} in {plain_tokens}",
     )
-    if not answers or not plain_answers:
-        words = "no answers of both kinds have been replayed yet, and their splits say nothing alone"
+    if not tokens or not plain_tokens:
+        words = "no answers of both kinds have been replayed under one policy yet, and their splits say nothing alone"
         return stated(draft, CheckVerdict.NOT_COMPARED, words)
-    e_value = log_e_value(error_evidence(split, plain_split + 1, answers / (answers + plain_answers)))
-    if split / answers > plain_split / plain_answers and e_value >= math.log(1 / alpha):
+    one_more = error_evidence(0, 1, tokens / (tokens + plain_tokens))
+    ratios = (error_evidence(ours, plain, on / (on + off)) for ours, on, plain, off in spans)
+    e_value = log_e_value([sum(column) for column in zip(one_more, *ratios, strict=True)])
+    if split / tokens > plain_split / plain_tokens and e_value >= math.log(1 / alpha):
         words = f"answers split from plain decoding more often than plain ones from themselves: E = {grand(e_value)}"
         return stated(draft, CheckVerdict.FAIL, words)
     return stated(draft, CheckVerdict.PASS, f"rounding may do it: E = {grand(e_value)}")
 
 
-def _both(evidence: Evidence) -> tuple[Replayed | None, Replayed | None]:
-    """Of the canary, and of stable."""
-    canary, stable = (_total(evidence.strata(name).values()) for name in (evidence.canary, evidence.stable))
-    return canary, stable
+def _spans(evidence: Evidence, *, shares_target: bool) -> list[tuple[int, int, int, int]]:
+    """By policy: splits and compared tokens of the canary's answers, and of plain ones; where there are both."""
+    spans = []
+    stables = evidence.strata(evidence.stable) if shares_target else {}
+    for policy, held in evidence.strata(evidence.canary).items():
+        own = held.exactness or Replayed()
+        beside = stables[policy].exactness if policy in stables else None
+        plain = [own] if beside is None else [own, beside]
+        off = sum(each.plain_tokens for each in plain)
+        if own.tokens and off:
+            spans.append((own.uncertain, own.tokens, sum(each.plain_uncertain for each in plain), off))
+    return spans
 
 
 def _total(strata: Iterable[Stratum]) -> Replayed | None:

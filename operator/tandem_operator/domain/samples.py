@@ -155,7 +155,7 @@ class Replayed:
     """Answers that a gateway made again with speculation off, by what the comparison proves.
 
     `plain` ones had nothing proposed themselves, and were replayed because their target's answers may split by
-    rounding.
+    rounding. `tokens` are those that were compared, up to a difference.
     """
 
     equal: Count = 0
@@ -163,10 +163,13 @@ class Replayed:
     uncertain: Count = 0
     plain_equal: Count = 0
     plain_uncertain: Count = 0
+    tokens: Count = 0
+    plain_tokens: Count = 0
 
     @property
     def row(self) -> tuple[int, ...]:
-        return (self.equal, self.different, self.uncertain, self.plain_equal, self.plain_uncertain)
+        answers = (self.equal, self.different, self.uncertain, self.plain_equal, self.plain_uncertain)
+        return (*answers, self.tokens, self.plain_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

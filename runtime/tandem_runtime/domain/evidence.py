@@ -69,7 +69,8 @@ class SegmentFields(TypedDict):
 
 
 class ExactnessFields(TypedDict):
-    """Answers by what their replay showed; `plain` ones had nothing proposed, where rounding may split them too."""
+    """Answers by what their replay showed; `plain` ones had nothing proposed, where rounding may split them too.
+    `tokens` are those that were compared."""
 
     equal: int
     different: int
@@ -79,6 +80,8 @@ class ExactnessFields(TypedDict):
     failed: int
     plainEqual: int
     plainUncertain: int
+    tokens: int
+    plainTokens: int
 
 
 class StratumFields(TypedDict):
@@ -304,6 +307,8 @@ def _exactness_fields(tally: Tally) -> ExactnessFields:
         "failed": tally.failed,
         "plainEqual": tally.plain_equal,
         "plainUncertain": tally.plain_uncertain,
+        "tokens": tally.tokens,
+        "plainTokens": tally.plain_tokens,
     }
 
 

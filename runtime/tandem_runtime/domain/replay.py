@@ -85,6 +85,11 @@ class Replay:
         return self._equal
 
     @property
+    def compared(self) -> int:
+        """Tokens that might have differed so far: those found equal, and the one that did."""
+        return self._equal + self._differs
+
+    @property
     def over(self) -> bool:
         """Whether no more tokens need be seen."""
         return self._differs or self._equal == len(self._output)
@@ -114,7 +119,7 @@ class Replay:
 
 @dataclass(slots=True)
 class Tally:
-    """How many answers came to which result; it only grows."""
+    """How many answers came to which result, and how many of their tokens were compared; it only grows."""
 
     equal: int = 0
     different: int = 0
@@ -124,11 +129,15 @@ class Tally:
     failed: int = 0
     plain_equal: int = 0
     plain_uncertain: int = 0
+    tokens: int = 0
+    plain_tokens: int = 0
 
-    def add(self, result: Result) -> None:
+    def add(self, result: Result, tokens: int = 0) -> None:
         setattr(self, result.value, getattr(self, result.value) + 1)
+        self.tokens += tokens
 
-    def add_plain(self, result: Result) -> None:
+    def add_plain(self, result: Result, tokens: int) -> None:
         """Of an answer that had nothing proposed: what shows how often rounding alone splits two that should be one."""
         self.plain_equal += result is Result.EQUAL
         self.plain_uncertain += result is Result.UNCERTAIN
+        self.plain_tokens += tokens

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.evidence import STRETCH_TOKENS, Arm, Ledger, SlotKey, Stratum, StratumKey
 from tandem_runtime.domain.policy import OwnWish, PairRevision, Policy, RequestKind, SpeculationState
-from tandem_runtime.domain.replay import Result
+from tandem_runtime.domain.replay import Replay, Result
 from tandem_runtime.domain.routing import bucket_of
 from tandem_runtime.domain.slots import counted_slot, is_off, slot_number
 from tandem_runtime.domain.tokens import Drafter, Round, Verification
@@ -165,14 +165,14 @@ class Account:
         stratum.shadow_matched[self._bucket] += matched
         stratum.shadow_examined[self._bucket] += examined
 
-    def add_replay(self, result: Result) -> None:
-        """What a replay of one of this request's answers showed."""
-        self._stratum.exactness.add(result)
+    def add_replay(self, result: Result, replay: Replay | None = None) -> None:
+        """What a replay of one of this request's answers showed; None where it was not begun."""
+        self._stratum.exactness.add(result, 0 if replay is None else replay.compared)
         self._metrics.add_replay(result, revision=self._assignment.revision.name)
 
-    def add_plain_replay(self, result: Result) -> None:
+    def add_plain_replay(self, result: Result, replay: Replay) -> None:
         """Likewise of an answer in which nothing was proposed, on a target whose rounding may split it."""
-        self._stratum.exactness.add_plain(result)
+        self._stratum.exactness.add_plain(result, replay.compared)
 
     def end(self, status: int, *, is_ours: bool = False) -> None:
         """The request's end, by HTTP status. What the caller got wrong was never a request of the revision."""

@@ -416,9 +416,9 @@ class Gateway:
             if choice.finish is None or not is_sampled(choice.request.session, assignment.policy.exactness):
                 continue
             opening, proposed = _opening_of(choice), bool(choice.finish.counts.proposed)
-            settled = account.add_replay if proposed else account.add_plain_replay
             if is_comparable(opening) and (proposed or choice.seat.target.determinism != BITWISE):
                 replay = Replay(opening, tuple(choice.output))
+                settled = partial(account.add_replay if proposed else account.add_plain_replay, replay=replay)
                 self.replays.offer(ReplayJob(assignment.revision, replay, settled, assignment.adapter))
             elif proposed:
                 account.add_replay(Result.SKIPPED)
