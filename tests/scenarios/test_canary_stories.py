@@ -271,6 +271,22 @@ def test_a_silenced_canary_passes_no_step() -> None:
     assert (world.progress.rollout.step, speaking(world)[v2]) == (0, False)
 
 
+def test_a_silenced_canary_is_waited_for_where_what_is_inconclusive_is_aborted() -> None:
+    """It passes all checks, and its hold ends while it is silent."""
+    steps = [{"percent": 10, "holdSeconds": 400}, {"percent": 50, "holdSeconds": 60}]
+    patient = changed(QUICK, canary__analysis__onInconclusive="Abort", canary__steps=steps)
+    world = installed(patient, rate=20)
+    v2 = push(world, V2)
+    world.run_until(lambda seen: seen.condition("CanaryHealthy") == ("True", "Pass"))
+    began = world.progress.rollout.step_started_at
+    world.run_until(lambda seen: began is not None and seen.now >= began + timedelta(seconds=390))
+    world.memory = 9500
+    world.run(20)
+    assert (stage(world), speaking(world)[v2]) == (Stage.STEPPING, False)
+    world.memory = 7000
+    world.run_until(lambda seen: seen.progress.rollout.step == 1)
+
+
 def test_a_silenced_canary_is_not_promoted_though_it_passed_every_step() -> None:
     world = installed(changed(QUICK, draft__replicas=4), rate=20)
     v2 = push(world, V2)

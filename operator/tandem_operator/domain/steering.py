@@ -382,8 +382,10 @@ def analyse(at: Situation, course: Course) -> Course:
         return end_canary(at, judged, _failed(judged))
     if moved.stage is not Stage.STEPPING or at.spec.paused or not hold_is_over(at, course):
         return judged
+    if moved.quiet_since is not None:  # what is silenced is not at its best, nor safe, and may be heard again
+        return judged
     step = rollout.step_of(moved, at.spec.canary)
-    if verdict is CheckVerdict.PASS and moved.quiet_since is None:  # what is silenced is not at its best, nor safe
+    if verdict is CheckVerdict.PASS:
         return _pass_step(at, judged, step)
     if at.spec.canary.analysis.on_inconclusive is OnInconclusive.ABORT:
         return end_canary(at, judged, Ending(reason="Inconclusive", note="onInconclusive is Abort"))
