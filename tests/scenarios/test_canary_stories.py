@@ -287,6 +287,16 @@ def test_a_silenced_canary_is_waited_for_where_what_is_inconclusive_is_aborted()
     world.run_until(lambda seen: seen.progress.rollout.step == 1)
 
 
+def test_a_silenced_canary_stays_silent_while_nobody_says_how_full_the_memory_is() -> None:
+    world, v2 = under_pressure()
+    world.memory = None
+    world.run(60)
+    assert (stage(world), speaking(world)[v2]) == (Stage.STEPPING, False)
+    world.memory = 7000
+    world.tick()
+    assert speaking(world)[v2]
+
+
 def test_a_silenced_canary_is_not_promoted_though_it_passed_every_step() -> None:
     world = installed(changed(QUICK, draft__replicas=4), rate=20)
     v2 = push(world, V2)

@@ -32,6 +32,8 @@ def mind_pressure(at: Situation, course: Course) -> Course:
     note = breaker.pressure(marks, use)
     if moved.quiet_since is None:
         return course if note is None or not _speaks(at, course) else _silence(at, course, note)
+    if use.working_set_basis_points is None and use.kv_basis_points is None:
+        return course  # a target that is full may be too busy to say so, or gone: that is no low mark
     if not breaker.presses_on(marks, use):
         return _speak_again(course)
     if at.seen.now - moved.quiet_since < QUIET:
