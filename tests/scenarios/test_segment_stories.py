@@ -1,9 +1,13 @@
 """Canaries that do well on the whole and badly for some; and speculation that is off for some by the resource."""
 
+import json
 from typing import Any
 
+import pytest
 from tests.domain.simulated_world import QUICK, V2, Behaviour, World, changed, installed, push
 from tests.scenarios.story_views import checks, weights
+
+from tandem_operator.domain import evidence
 
 GREEDY = {"name": "greedy", "temperature": "Greedy"}
 BATCH = {"name": "batch", "tenants": ["nightly", "reports"]}
@@ -46,6 +50,22 @@ def test_a_segment_with_hardly_any_traffic_holds_nobody_up() -> None:
     world = watched({"greedy": 0.4, "batch": 0.001})
     v2 = push(world, V2, Behaviour(acceptance=0.82, speedup=1.7))
     world.run_until(lambda seen: seen.stable == v2)
+
+
+def test_a_canary_whose_evidence_outgrows_what_can_be_saved_ends_with_that_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(evidence, "MOST_BYTES", 12_000)
+    world = watched({"greedy": 0.4, "batch": 0.3})
+    v1 = world.stable
+    v2 = push(world, V2, Behaviour(acceptance=0.82, speedup=1.7))
+    world.run_until(lambda seen: seen.progress.refused == v2, within=600)
+    assert (weights(world), world.verdicts()[v2]) == ({v1: 100}, "Unknown")
+    assert world.condition("RolledBack") == ("True", "EvidenceTooLarge")
+    assert "name fewer segments" in world.message("RolledBack")
+    written = [json.dumps(action.body) for action in world.writes if action.name.endswith("-evidence")]
+    assert written
+    assert all(len(body) < 20_000 for body in written)
 
 
 def test_segments_are_no_matter_beside_a_stable_that_does_not_speculate() -> None:

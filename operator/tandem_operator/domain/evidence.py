@@ -60,6 +60,9 @@ ENOUGH_STRETCHES = 500
 """Stretches of stable in a stratum, before its 99th percentile is taken: five of them lie above it."""
 SLOWEST_STRETCHES = 0.01
 
+MOST_BYTES = 1_000_000
+"""A ConfigMap holds 1,048,576 bytes; the API server refuses more, and with it everything that rests on it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boot:

@@ -13,7 +13,7 @@ the policy on that was in force before, of which gateways still list the slots o
 from dataclasses import replace
 from datetime import timedelta
 
-from tandem_operator.domain import breaker, evidence, health, rollout
+from tandem_operator.domain import breaker, evidence, health, record, rollout
 from tandem_operator.domain.nested import items, number, text
 from tandem_operator.domain.observed import StoredRevision
 from tandem_operator.domain.progress import Breaker, SpeculationReason, SpeculationState, Stage
@@ -93,6 +93,16 @@ def _question(at: Situation, course: Course, weighed: evidence.Evidence | None) 
 def record_lacks(at: Situation, course: Course) -> str:
     """What stable's record lacks before a canary may take its place; empty where it suffices."""
     return health.record_lacks(_question(at, course, course.weighed))
+
+
+def too_large(course: Course) -> str | None:
+    """That what is known of the canary cannot be saved, in words: no write of the resource would get past it."""
+    held = record.size(course.weighed) if course.save else 0
+    if held <= evidence.MOST_BYTES:
+        return None
+    return (
+        f"{held} bytes, where {evidence.MOST_BYTES} can be saved; name fewer segments, or have fewer gateways or steps"
+    )
 
 
 def _has_proposed(weighed: evidence.Evidence | None, revision: str) -> bool:

@@ -41,6 +41,11 @@ def dump(value: object) -> Any:
     return _adapter(type(value)).dump_python(value, mode="json", by_alias=True, exclude_none=True)
 
 
+def size(value: object) -> int:
+    """Bytes of the JSON text of what `dump` gives."""
+    return len(_adapter(type(value)).dump_json(value, by_alias=True, exclude_none=True))
+
+
 def load(kind: type[Value], found: object) -> Value:
     """The value of type `kind` that dumps to `found`; raises `RecordError`."""
     try:

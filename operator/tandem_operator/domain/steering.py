@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from tandem_operator.domain import alerts, commands, gates, health, rollout, room, undo, upgrade
 from tandem_operator.domain.commands import Command, CommandKind
 from tandem_operator.domain.decision import CheckResult, CheckVerdict, GateResult, GateVerdict
-from tandem_operator.domain.judgement import judge, record_lacks
+from tandem_operator.domain.judgement import judge, record_lacks, too_large
 from tandem_operator.domain.moves import (
     ANSWERS,
     Ending,
@@ -377,6 +377,9 @@ def analyse(at: Situation, course: Course) -> Course:
     if not rollout.on_trial(moved):
         return course
     judged = judge(at, course)
+    unsaved = too_large(judged)
+    if unsaved is not None:
+        return end_canary(at, replace(judged, save=False), Ending(reason="EvidenceTooLarge", note=unsaved))
     verdict = health.worst(judged.checks)
     if verdict is CheckVerdict.FAIL:
         return end_canary(at, judged, _failed(judged))
