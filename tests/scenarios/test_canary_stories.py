@@ -254,12 +254,18 @@ def test_a_canary_that_is_silenced_for_memory_speaks_again_once_it_is_over_and_i
     world.run_until(lambda seen: seen.stable == v2)
 
 
-def test_memory_pressure_for_the_second_time_aborts_the_canary_at_once() -> None:
+def test_memory_pressure_for_the_second_time_aborts_the_canary_and_takes_nothing_from_stable() -> None:
+    """Twice it was above the mark with the canary's speculation, and below without: stable has no part in it."""
     world, v2 = under_pressure()
+    v1 = world.stable
     world.memory = 7000
     world.tick()
     world.memory = 9500
     world.tick()
+    assert speaking(world) == {v1: True, v2: False}
+    world.memory = 7000
+    world.tick()
+    assert (speaking(world), world.condition("SpeculationActive")[0]) == ({v1: True}, "True")
     assert (stage(world), world.progress.refused, world.verdicts()[v2]) == (Stage.STABLE, v2, "Unknown")
     assert "for the second time" in world.message("RolledBack")
 

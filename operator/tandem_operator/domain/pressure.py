@@ -3,9 +3,10 @@
 Refuses to know what it means for stable (`breaker`).
 
 Memory cannot be split by revision, so pressure is nobody's fault for certain. The canary's speculation goes first (K =
-0 from the next round on), and the breaker is told nothing for as long. Below the low mark it comes back; a target that
-is not there after `QUIET`, or is pressed a second time, has the canary ended, not Bad. Then stable's speculation is the
-breaker's matter as ever, and so is any pressure while the canary has nobody to speculate for.
+0 from the next round on), and the breaker is told nothing for as long. Below the low mark it comes back, and the second
+time it is ended there instead, not Bad: pressure that twice went with its speculation is not stable's. So it is ended
+if the target is not there after `QUIET`. Then stable's speculation is the breaker's matter as ever, and so is any
+pressure while the canary has nobody to speculate for.
 """
 
 from dataclasses import replace
@@ -35,7 +36,7 @@ def mind_pressure(at: Situation, course: Course) -> Course:
     if use.working_set_basis_points is None and use.kv_basis_points is None:
         return course  # a target that is full may be too busy to say so, or gone: that is no low mark
     if not breaker.presses_on(marks, use):
-        return _speak_again(course)
+        return _speak_again(course) if not moved.was_quiet else _end_relieved(at, course)
     if at.seen.now - moved.quiet_since < QUIET:
         return course
     words = (
@@ -75,11 +76,8 @@ def _speaks(at: Situation, course: Course) -> bool:
 
 def _silence(at: Situation, course: Course, note: str) -> Course:
     moved = course.progress.rollout
-    if moved.was_quiet:
-        words = f"{note}, for the second time in this canary"
-        return end_canary(at, course, Ending(reason="MemoryPressure", note=words))
     told = course.warn("CanaryQuiet", f"revision {moved.revision}: {note}; its speculation is off until that is over")
-    return _with(told, replace(moved, quiet_since=at.seen.now, was_quiet=True))
+    return _with(told, replace(moved, quiet_since=at.seen.now))
 
 
 def _speak_again(course: Course) -> Course:
@@ -87,7 +85,12 @@ def _speak_again(course: Course) -> Course:
     told = course.say(
         "CanaryHeardAgain", f"revision {moved.revision}: memory is below the low mark, it speculates again"
     )
-    return _with(told, replace(moved, quiet_since=None))
+    return _with(told, replace(moved, quiet_since=None, was_quiet=True))
+
+
+def _end_relieved(at: Situation, course: Course) -> Course:
+    words = "memory fell below the low mark without the canary's speculation, for the second time in this canary"
+    return end_canary(at, course, Ending(reason="MemoryPressure", note=words))
 
 
 def _with(course: Course, moved: Rollout) -> Course:

@@ -65,7 +65,7 @@ class Rollout:
     belongs to something else. `returning_for` is why a cold rollback is under way. `gave_way` is the number of the
     first policy under which stable lacks the pods that gave way to this revision's; `room_made_at` is when the previous
     revision's were given up for it. `quiet_since`: its speculation is off for now, for want of memory; `was_quiet`:
-    that has been so in this canary.
+    that was so before in this canary.
     """
 
     stage: Stage = Stage.INSTALLING
