@@ -206,6 +206,20 @@ def test_target_pods_that_fail_beside_a_draft_in_place_are_an_outage_and_no_recr
     assert world.condition("Ready") == ("False", "NoTarget")
 
 
+def test_stables_record_begins_anew_where_other_segments_speculate_from_now_on() -> None:
+    """Hot requests speculate from this edit on, and less of what is proposed to them is accepted, whoever proposes."""
+    plain = {**QUICK["speculation"], "plainSegments": [{"temperature": "Hot"}]}
+    world = installed(changed(IN_PLACE, speculation=plain), rate=8)
+    world.behaviour[world.stable] = Behaviour(acceptance=0.88, speedup=1.8)
+    world.run(600)
+    world.behaviour[world.stable] = Behaviour(acceptance=0.75, speedup=1.6)
+    world.edit(speculation__plainSegments=[], draft__model__revision=V2)
+    v2 = named(world)
+    world.behaviour[v2] = Behaviour(acceptance=0.8, speedup=1.7)
+    world.run_until(lambda seen: v2 in (seen.stable, seen.progress.refused))
+    assert world.stable == v2, world.message("RolledBack")
+
+
 def test_the_old_draft_goes_only_once_every_gateway_has_heard_that_nobody_speculates_with_it() -> None:
     world = installed(IN_PLACE, rate=8)
     v1 = world.stable

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tandem_operator.domain import record, rollout
+from tandem_operator.domain import policy, record, rollout
 from tandem_operator.domain.decision import CheckResult
 from tandem_operator.domain.nested import text
 from tandem_operator.domain.observed import (
@@ -52,9 +52,15 @@ def entry(at: Situation, *, revision: str = "", reason: str = "") -> Entry:
         revision=revision,
         surge=surge,
         # Stable's record, which a canary in place is held against, reaches back as far as the policy in force.
-        first_policy=at.policy_in_force if surge.in_turn and not at.is_just_back else at.next_policy,
+        first_policy=at.policy_in_force if surge.in_turn and _is_on_record(at) else at.next_policy,
         reason=reason,
     )
+
+
+def _is_on_record(at: Situation) -> bool:
+    """Whether stable did what it can, for those who will speculate with the canary, under the policy in force."""
+    alike = bool(at.policies) and policy.same_requests_speculate(at.policies[0], at.spec.speculation)
+    return alike and not at.is_just_back
 
 
 def send(at: Situation, course: Course, signal: Signal, *, revision: str = "", reason: str = "") -> Course:

@@ -8,12 +8,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tandem_operator.domain.decision import JsonObject, Share
+from tandem_operator.domain.nested import items
 from tandem_operator.domain.progress import SpeculationState
 from tandem_operator.domain.revision import Revision
-from tandem_operator.domain.spec import Draft, PlainSegment, SegmentGate, Spec, SpeculationMode, Verification
+from tandem_operator.domain.spec import (
+    Draft,
+    PlainSegment,
+    SegmentGate,
+    Spec,
+    Speculation,
+    SpeculationMode,
+    Verification,
+)
 
 VERSION = 1
 KEPT = 10
+PLAIN = "plainSegments"
 PROBING_OFF_PERCENT = 80
 """While the breaker probes, one slot in five speculates."""
 
@@ -71,12 +81,17 @@ def _content(terms: Terms) -> dict[str, object]:
             "minDraftTokens": speculation.draft_tokens.min,
             "maxDraftTokens": speculation.draft_tokens.max,
             "minGainBasisPoints": speculation.min_gain_basis_points,
-            **_listed("plainSegments", [_segment(each) for each in speculation.plain_segments]),
+            **_listed(PLAIN, [_segment(each) for each in speculation.plain_segments]),
         },
         "control": {"offPercent": _off_percent(terms), "slotSeconds": speculation.control.slot_seconds},
         "exactness": {"sampleBasisPoints": terms.spec.canary.analysis.exactness.sample_basis_points},
         **_listed("segments", [{"name": each.name, **_segment(each)} for each in terms.spec.canary.analysis.segments]),
     }
+
+
+def same_requests_speculate(kept: JsonObject, speculation: Speculation) -> bool:
+    """Whether a kept policy has the plain segments of these settings."""
+    return list(items(kept, "speculation", PLAIN)) == [_segment(each) for each in speculation.plain_segments]
 
 
 def _listed(name: str, found: Sequence[object]) -> dict[str, object]:
