@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
-from tests.domain.simulated_world import QUICK, V2, Behaviour, World, installed, named, push
+from tests.domain.simulated_world import QUICK, V2, V3, Behaviour, World, installed, named, push
+from tests.scenarios.story_views import stage
 
 from tandem_operator.domain.observed import Pod
+from tandem_operator.domain.progress import Stage
 from tandem_operator.domain.revision import Role
 
 
@@ -61,3 +63,14 @@ def test_a_warning_is_told_again_for_another_draft_only() -> None:
     push(world, V2, Behaviour(acceptance=0.85, speedup=1.7))
     world.run(120)
     assert world.reasons().count("DraftOfAnotherTarget") == 2
+
+
+def test_a_stable_that_was_told_of_is_not_told_of_again_after_each_canary() -> None:
+    world = taught_by("sha256:other")
+    for revision in (V2, V3):
+        name = push(world, revision)
+        world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
+        world.annotations["tandem.dev/abort"] = f"@{name}#1"
+        world.run(60)
+        assert stage(world) is Stage.STABLE
+    assert world.reasons().count("DraftOfAnotherTarget") == 3

@@ -7,15 +7,18 @@ draft, and how much of what it proposes is accepted is measured.
 from dataclasses import replace
 
 from tandem_operator.domain import gates
+from tandem_operator.domain.progress import Stage
 from tandem_operator.domain.situation import Course, Situation
 
 
 def warn_of_lessons(at: Situation, course: Course) -> Course:
-    """One event per revision, whether it is on its way or serves."""
-    name = course.progress.rollout.revision or at.stable_name
+    """One event per revision, when it is on its way; and of one that served before anybody was told of any."""
+    held = course.progress
+    on_its_way = held.rollout.stage not in (Stage.STABLE, Stage.RETURNING)
+    name = held.rollout.revision or at.stable_name
     pair = at.pair(name)
     words = None if pair is None else gates.taught_elsewhere(pair, at.seen.pods)
-    if words is None or course.progress.warned_of == name:
+    if words is None or held.warned_of == name or (held.warned_of is not None and not on_its_way):
         return course
     told = course.warn("DraftOfAnotherTarget", f"revision {name}: {words}")
     return replace(told, progress=replace(told.progress, warned_of=name))
