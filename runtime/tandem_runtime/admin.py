@@ -18,7 +18,8 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MOST_HEAD_BYTES = 64 * 1024
-"""Of a request before its body. Nobody's is a tenth of it; without a limit one that never ends fills the memory."""
+"""Of a request before its body, or behind it. Nobody's is a tenth of it; without a limit one that never ends fills the
+memory."""
 _IDLE_SECONDS = 75
 """Longer than the 60 s for which common proxies keep a connection, so that the proxy closes it and no request races."""
 
@@ -81,23 +82,27 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 class _Http(HttpToolsProtocol):
-    """With a limit to a request's head, which this parser, unlike the others, has not."""
+    """With a limit to a request's head, and to what follows its body, which this parser, unlike the others, has not."""
 
-    _in_head = True
     _head_bytes = 0
+    """Since the last that was of a body, or ended a head or a request."""
 
     def data_received(self, data: bytes) -> None:
         self._head_bytes += len(data)
         super().data_received(data)
-        if self._in_head and self._head_bytes > MOST_HEAD_BYTES:
+        if self._head_bytes > MOST_HEAD_BYTES:
             self.send_400_response(f"The head of the request is longer than {MOST_HEAD_BYTES} bytes.")
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        self._head_bytes = 0
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
-        self._in_head, self._head_bytes = True, 0
+        self._head_bytes = 0
         super().on_message_complete()
 
 

@@ -1,6 +1,7 @@
 """The admin side over a real socket."""
 
 import asyncio
+import contextlib
 import errno
 
 import httpx
@@ -63,6 +64,21 @@ async def test_a_head_that_does_not_end_is_refused_before_it_fills_the_memory() 
         writer.close()
     assert reply.startswith(b"HTTP/1.1 400 ")
     assert str(MOST_HEAD_BYTES).encode() in reply
+
+
+async def test_trailers_that_do_not_end_are_refused_too() -> None:
+    app = admin_app(trouble=lambda: None, registry=CollectorRegistry())
+    async with http_server(app, host="127.0.0.1", port=0) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        chunked = b"POST /healthz HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+        writer.write(chunked + b"ffff\r\n" + b"x" * 0xFFFF + b"\r\n0\r\n")
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(10):
+                for _ in range(20):
+                    writer.write(b"trailer: x\r\n" * 1000)
+                    await writer.drain()
+                await reader.read()
+        writer.close()
 
 
 async def test_requests_that_are_longer_together_than_a_head_may_be_are_served_on_one_connection() -> None:
