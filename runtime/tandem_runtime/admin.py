@@ -6,8 +6,10 @@ Refuses to know which role it is: what ready means, and further routes, are argu
 import asyncio
 import contextlib
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
+import httptools
 import uvicorn
 from prometheus_client import CollectorRegistry, exposition
 from starlette.applications import Starlette
@@ -82,20 +84,47 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 class _Http(HttpToolsProtocol):
-    """With a limit to a request's head, and to what follows its body, which this parser, unlike the others, has not."""
+    """With what this parser, unlike the others, has not: a limit to a request's head and to what follows its body, and
+    the body of a request that offers to be upgraded, as Java's client offers HTTP/2."""
 
     _head_bytes = 0
     """Since the last that was of a body, or ended a head or a request."""
+    _data = _behind = b""
+    """What is read now, and what of it stands behind a head that offers an upgrade."""
+    _is_known = False
+    """The head that is parsed was parsed before."""
 
     def data_received(self, data: bytes) -> None:
         self._head_bytes += len(data)
-        super().data_received(data)
+        while data:
+            self._data, self._behind = data, b""
+            super().data_received(data)
+            data = self._behind
         if self._head_bytes > MOST_HEAD_BYTES:
             self.send_400_response(f"The head of the request is longer than {MOST_HEAD_BYTES} bytes.")
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Nobody is upgraded here. The parser takes what is behind the head for another protocol, so a new one goes on
+        there, as of a request that offers nothing."""
+        upgrade = sys.exception()
+        assert isinstance(upgrade, httptools.HttpParserUpgrade), "it is called where that is handled"
+        told = b"".join(b"%b: %b\r\n" % each for each in self.headers if each[0] != b"upgrade")
+        self.parser, self._is_known = httptools.HttpRequestParser(self), True
+        self._behind = b"POST / HTTP/1.1\r\n%b\r\n%b" % (told, self._data[upgrade.args[0] :])
+
+    def on_message_begin(self) -> None:
+        if not self._is_known:
+            super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._is_known:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         self._head_bytes = 0
-        super().on_headers_complete()
+        if not self._is_known:
+            super().on_headers_complete()
+        self._is_known = False
 
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0
@@ -103,7 +132,8 @@ class _Http(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._head_bytes = 0
-        super().on_message_complete()
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
 
 
 class _Server(uvicorn.Server):

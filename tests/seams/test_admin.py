@@ -81,6 +81,50 @@ async def test_trailers_that_do_not_end_are_refused_too() -> None:
         writer.close()
 
 
+UPGRADE = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAARAAAAAAAIAAAAA\r\n"
+"""What Java's client sends with its first request, whatever that is."""
+
+
+@pytest.mark.parametrize("pause_seconds", [0.0, 0.05])
+@pytest.mark.parametrize(
+    ("framing", "body"),
+    [
+        (b"content-length: 100\r\n", b"x" * 100),
+        (b"transfer-encoding: chunked\r\n", b"64\r\n" + b"x" * 100 + b"\r\n0\r\n\r\n"),
+    ],
+    ids=["whole", "chunked"],
+)
+async def test_a_request_that_offers_an_upgrade_is_one_like_any_other(
+    framing: bytes, body: bytes, pause_seconds: float
+) -> None:
+    async def told(request: Request) -> Response:
+        return PlainTextResponse(f"{request.method} {len(await request.body())}!")
+
+    app = admin_app(
+        trouble=lambda: None, registry=CollectorRegistry(), routes=[Route("/told", told, methods=["PUT", "GET"])]
+    )
+    async with http_server(app, host="127.0.0.1", port=0) as port, asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for upgrade in (UPGRADE, UPGRADE, b""):
+            writer.write(b"PUT /told HTTP/1.1\r\nhost: x\r\n" + upgrade + framing + b"\r\n")
+            await asyncio.sleep(pause_seconds)
+            writer.write(body)
+            assert (await reader.readuntil(b"!")).endswith(b"\r\n\r\nPUT 100!")
+        writer.write(2 * (b"GET /told HTTP/1.1\r\nhost: x\r\n" + UPGRADE + b"\r\n"))
+        for _ in range(2):
+            assert (await reader.readuntil(b"!")).endswith(b"\r\n\r\nGET 0!")
+        writer.close()
+
+
+async def test_what_is_wrong_with_a_request_that_offers_an_upgrade_is_told() -> None:
+    app = admin_app(trouble=lambda: None, registry=CollectorRegistry())
+    async with http_server(app, host="127.0.0.1", port=0) as port, asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /told HTTP/1.1\r\nhost: x\r\n" + UPGRADE + b"transfer-encoding: gzip\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+        writer.close()
+
+
 async def test_requests_that_are_longer_together_than_a_head_may_be_are_served_on_one_connection() -> None:
     app = admin_app(trouble=lambda: None, registry=CollectorRegistry())
     async with http_server(app, host="127.0.0.1", port=0) as port, httpx.AsyncClient() as client:
