@@ -144,6 +144,21 @@ async def test_choices_of_one_prompt_share_its_reading() -> None:
     assert computed < 1.5 * len(IDS)
 
 
+@pytest.mark.parametrize(
+    "more", [{"n": 16}, {"n": 16, "stream": True}, {"prompt": [[1] * 4097] * 16}], ids=["n", "streamed", "prompts"]
+)
+async def test_a_reply_that_would_fill_the_memory_is_refused_before_anything_is_read(more: dict[str, Any]) -> None:
+    target = ScriptedModel(rough, max_length=8000)
+    async with running_gateway(target) as running:
+        body = {**ASKED, "prompt": [1] * 4097, "max_tokens": 0, **more}
+        reply = await running.http.post("/v1/completions", json=body)
+        (replica,) = running.gateway.fleet.targets
+        assert isinstance(replica.engine, BatchedTarget)
+        assert sum(replica.engine.memory.computed.values()) == 0
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "echo")
+    assert "65552" in reply.json()["error"]["message"]
+
+
 async def test_the_echo_alone_needs_no_logprobs() -> None:
     async with running_gateway(rough) as running:
         plain = await running.plain(prompt=["abc", "d"], echo=True, max_tokens=0)

@@ -26,6 +26,9 @@ DRAWN = -1
 LARGEST_BIAS = 100.0
 LONGEST_PREDICTION = 16_384
 """Tokens. Reading them takes up to half a second of a processor."""
+MOST_ECHOED = 65_536
+"""Tokens of prompts that a reply tells logprobs of, over all its choices: some 120 MB of the gateway's memory while it
+is written, and a second or two for which it does nothing else."""
 _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 """One spelling for each id, so that no id is named twice."""
 
@@ -104,9 +107,12 @@ def read_completion(request: CompletionRequest, tokenizer: Tokenizer, *, chance:
         _refuse_to_say_nothing(request)
     choices, kept = request.best_of or request.choices, request.choices
     chooses = kept < choices
+    prompts = tuple(_read_prompt(prompt, tokenizer) for prompt in request.prompt)
+    if request.echo and request.logprobs is not None:
+        _refuse_long_echo(kept * sum(map(len, prompts)))
     return Ask(
         model=request.model,
-        prompts=tuple(_read_prompt(prompt, tokenizer) for prompt in request.prompt),
+        prompts=prompts,
         prompt_field="prompt",
         choices=choices,
         kept=kept if chooses else None,
@@ -135,6 +141,16 @@ def _refuse_to_say_nothing(request: CompletionRequest) -> None:
             f"best_of is {request.best_of}, to choose among answers, and max_tokens is 0, which asks for none: leave"
             " one out",
             parameter="best_of",
+        )
+
+
+def _refuse_long_echo(tokens: int) -> None:
+    """`tokens` of prompts, over all choices."""
+    if tokens > MOST_ECHOED:
+        raise BadRequest(
+            f"echo with logprobs would tell of {tokens} tokens of prompts over all choices; at most {MOST_ECHOED} are"
+            " told: ask for fewer choices, or send fewer or shorter prompts at a time",
+            parameter="echo",
         )
 
 
