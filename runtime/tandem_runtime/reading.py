@@ -21,6 +21,9 @@ _T = TypeVar("_T")
 PIECE_TOKENS: Final = 1024
 """Some 50 KB of reply with five alternatives for each token."""
 
+UNKNOWN_KIND: Final = "kind"
+"""What a peer names that is older than the question, or of another make."""
+
 
 async def read_prompt(
     target: TargetEngine, opening: OpenSession, *, alternatives: int, deadlines: Deadlines | None = None
@@ -31,14 +34,14 @@ async def read_prompt(
     """
     limits, length = deadlines or Deadlines(), len(opening.prompt)
     if not isinstance(target, PromptReader):
-        raise BadRequest("this target tells no logprobs of prompts: leave echo or logprobs out", parameter="logprobs")
+        raise _illiterate()
     known: list[TokenLogprob] = []
     try:
         opened = await _in_time(limits.open_seconds, target.open(opening))
         for base in range(1, length, PIECE_TOKENS):
             count = min(PIECE_TOKENS, length - base)
             piece = ReadPrompt(opening.session, opened.incarnation, base, count, alternatives)
-            read = await _in_time(limits.verify_seconds, target.read(piece))
+            read = await _in_time(limits.verify_seconds, _read(target, piece))
             if len(read.logprobs) != count:
                 raise TargetLost(f"the target told of {len(read.logprobs)} prompt tokens where {count} were asked for")
             known += read.logprobs
@@ -47,6 +50,17 @@ async def read_prompt(
             async with asyncio.timeout(limits.close_seconds):
                 await target.close(opening.session)
     return PromptRead(tuple(known))
+
+
+async def _read(target: PromptReader, piece: ReadPrompt) -> PromptRead:
+    try:
+        return await target.read(piece)
+    except BadRequest as refused:
+        raise _illiterate() if refused.parameter == UNKNOWN_KIND else refused from refused
+
+
+def _illiterate() -> BadRequest:
+    return BadRequest("this target tells no logprobs of prompts: leave echo or logprobs out", parameter="logprobs")
 
 
 async def _in_time(limit_seconds: float, answer: Awaitable[_T]) -> _T:

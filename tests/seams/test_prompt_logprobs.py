@@ -11,8 +11,9 @@ import httpx
 import openai
 import pytest
 from tests.seams.gateway_peers import LETTERS, Running, always, running_gateway, until
+from tests.seams.wire_peers import CountingTarget, opening, target_link
 
-from tandem_runtime.domain.errors import TargetLost
+from tandem_runtime.domain.errors import BadRequest, TargetLost
 from tandem_runtime.domain.tokens import (
     Capabilities,
     Opened,
@@ -29,6 +30,7 @@ from tandem_runtime.engines.scripted import ScriptedModel, lame_chain_logits
 from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.local import LOCAL_TARGET
 from tandem_runtime.ports import TargetEngine
+from tandem_runtime.reading import read_prompt
 from tandem_runtime.replicas import Replica
 from tandem_runtime.testing import constant
 
@@ -265,6 +267,14 @@ async def test_a_target_that_cannot_read_prompts_says_so() -> None:
         answer = await running.plain(prompt="ab", max_tokens=2)
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, "logprobs")
     assert answer["choices"][0]["text"]
+
+
+async def test_so_does_one_behind_a_wire_that_does_not_know_the_question() -> None:
+    """As a target of an older release."""
+    async with target_link(CountingTarget()) as (target, _):
+        with pytest.raises(BadRequest, match="tells no logprobs of prompts") as refused:
+            await read_prompt(target, opening(), alternatives=0)
+    assert refused.value.parameter == "logprobs"
 
 
 async def test_callers_that_leave_while_their_prompts_are_read_hold_nothing() -> None:
