@@ -333,6 +333,19 @@ async def test_what_is_asked_of_a_prompt_changes_nothing_of_its_answer(pair: Pai
     assert tokens == expected
 
 
+async def test_a_prompt_that_is_told_of_is_no_guess_beside_others(pair: Pair) -> None:
+    slow = Pace(TABLES["h100-70b"], clock=SystemClock())
+    with target_of(pair.target(), chunk=7, pace=slow) as target:
+        await target.open(opening("a", prompt=LONG, max_tokens=0))
+        await target.open(opening("b", max_tokens=8))
+        await target.verify(round_of(0, 0, name="b"))
+        telling = asyncio.create_task(target.read(reading(1, len(LONG) - 1)))
+        met = [await target.verify(round_of(number, number, name="b")) for number in range(1, 6)]
+        await telling
+    assert max(verdict.rows for verdict in met) == 2, "they shared a step"
+    assert [verdict.beside for verdict in met] == [0] * 5
+
+
 async def test_a_prompt_that_was_read_is_known_to_the_next_session(pair: Pair) -> None:
     with target_of(pair.target()) as target:
         first = await target.open(opening("a", prompt=LONG, tenant="t", max_tokens=0))

@@ -10,7 +10,7 @@ returns its result.
         return int(seen.logits[-1].argmax())
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
@@ -51,9 +51,9 @@ class Step:
     guesses: int
 
 
-def guesses_of(rows: Sequence[Row]) -> int:
-    """Behind a session's own next token, each output judges a guess."""
-    return sum(max(row.outputs - 1, 0) for row in rows)
+def guesses_of(parts: Iterable[tuple["Job", Row]]) -> int:
+    """What a step judges: tokens of its rows behind those that are settled. A prompt that is told of has none."""
+    return sum(job.guesses(row) for job, row in parts)
 
 
 Work: TypeAlias = Generator[Want, Seen, Result]
@@ -126,9 +126,13 @@ class Job:
         line = want.line
         return Row(line.blocks, line.begins + start, tuple(want.tokens[start:end]), outputs, line.adapter)
 
+    def guesses(self, row: Row) -> int:
+        settled = self.current.settled - (row.start - self.line.begins)
+        return len(row.tokens) - min(max(settled, 0), len(row.tokens))
+
     def took(self, row: Row, logits: Logits, *, waited: float, step: Step) -> None:
         """Note that `row` was computed, in `step`."""
-        self.rows, self.beside = step.rows, step.guesses - guesses_of([row])
+        self.rows, self.beside = step.rows, step.guesses - self.guesses(row)
         if self.queue_seconds is None:
             self.queue_seconds = waited
         self.forward_seconds += step.seconds

@@ -377,7 +377,7 @@ class StepLoop:
     def _compute(self, plan: Plan, began: float) -> None:
         outcomes = self._forward(plan.rows)
         sessions = sum(job.is_asked_for for job, _ in plan.parts)
-        step = Step(self.now() - began, sessions, guesses_of(plan.rows))
+        step = Step(self.now() - began, sessions, guesses_of(plan.parts))
         for (job, row), outcome in zip(plan.parts, outcomes, strict=True):
             if isinstance(outcome, Exception):
                 self._finish(job, error=self._as_ours(outcome))
