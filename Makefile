@@ -50,7 +50,7 @@ outside: $(STAMP)
 inside: $(STAMP) controlplane
 	$(BIN)/pytest -q tests/cluster --ignore=tests/cluster/test_story.py
 
-exactness: $(STAMP) ## text never depends on speculation: laws, 100,000 sequences, 1,000 over gRPC, real kernels, sampled laws (some 80 minutes on 2 cores)
+exactness: $(STAMP) ## text never depends on speculation: laws, 100,000 sequences, 1,000 over gRPC, real kernels, sampled laws (40 to 80 minutes on 2 cores)
 	$(BIN)/pytest -q --numprocesses=2 -m exactness tests/laws tests/scenarios
 	$(BIN)/python -m tests.exactness
 	$(BIN)/python -m tests.exactness --torch --sequences 1000

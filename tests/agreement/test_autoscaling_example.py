@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from tests.domain.simulated_world import QUICK, installed
+from tests.domain.simulated_specs import QUICK
+from tests.domain.simulated_world import installed
 
 from tandem_operator.domain.observed import GROUP, LABEL_DEPLOYMENT
 from tandem_runtime.domain.evidence import Arm

@@ -3,7 +3,8 @@
 import json
 from dataclasses import replace
 
-from tests.domain.simulated_world import QUICK, V2, Behaviour, installed, push
+from tests.domain.simulated_specs import QUICK, V2
+from tests.domain.simulated_world import Behaviour, installed, push
 
 from tandem_operator.domain import record
 from tandem_operator.domain.alerts import Intent, intents

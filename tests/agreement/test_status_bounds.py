@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 from jsonschema import Draft202012Validator
 from tests.domain.simulated_alert import alert
-from tests.domain.simulated_world import QUICK, World, installed
+from tests.domain.simulated_specs import QUICK
+from tests.domain.simulated_world import World, installed
 
 from tandem_operator.domain.bounds import LONGEST_LIST, LONGEST_TEXT
 

@@ -6,7 +6,8 @@ from typing import Any
 import yaml
 from jsonschema import Draft202012Validator
 from tests.domain.simulated_alert import alert
-from tests.domain.simulated_world import QUICK, V2, World, changed, installed, push
+from tests.domain.simulated_specs import QUICK, V2, changed
+from tests.domain.simulated_world import World, installed, push
 
 CRD: Any = yaml.safe_load((Path(__file__).parents[2] / "crds" / "speculativedeployments.yaml").read_text())
 STATUS: dict[str, Any] = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]

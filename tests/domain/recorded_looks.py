@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.domain.simulated_alert import alert
-from tests.domain.simulated_world import QUICK, V2, Behaviour, World, push, settled
+from tests.domain.simulated_specs import QUICK, V2
+from tests.domain.simulated_world import Behaviour, World, push, settled
 
 from tandem_operator.domain import recording
 from tandem_operator.domain.observed import Observed

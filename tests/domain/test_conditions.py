@@ -3,7 +3,8 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from tests.domain.simulated_world import QUICK, V2, World, changed, installed, push
+from tests.domain.simulated_specs import QUICK, V2, changed
+from tests.domain.simulated_world import World, installed, push
 
 from tandem_operator.domain.actions import Action, Failure, Outcome, Plan, Verb
 from tandem_operator.domain.conditions import CONDITIONS, report

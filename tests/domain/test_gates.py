@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 
 import pytest
-from tests.domain.simulated_world import BASE, TERMS, changed
+from tests.domain.simulated_specs import BASE, TERMS, changed
 
 from tandem_operator.domain.decision import GateVerdict
 from tandem_operator.domain.errors import SpecError

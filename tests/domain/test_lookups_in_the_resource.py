@@ -1,7 +1,8 @@
 """A resource whose drafter has no pods: speculation is on without them, and the method changes without a rollout."""
 
 import pytest
-from tests.domain.simulated_world import QUICK, World, installed
+from tests.domain.simulated_specs import QUICK
+from tests.domain.simulated_world import World, installed
 
 from tandem_operator.domain.revision import Role
 

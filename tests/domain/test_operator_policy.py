@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.domain.simulated_world import BASE, changed
+from tests.domain.simulated_specs import BASE, changed
 
 from tandem_operator.domain.decision import Share
 from tandem_operator.domain.policy import KEPT, Terms, build, keep

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.domain.simulated_world import QUICK, V2, V3, World, changed, installed, push, settled
+from tests.domain.simulated_specs import QUICK, V2, V3, changed
+from tests.domain.simulated_world import World, installed, push, settled
 
 from tandem_operator.domain.actions import Action, Verb
 from tandem_operator.domain.decide import decide

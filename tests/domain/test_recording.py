@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.domain.simulated_world import BASE, QUICK, V2, Behaviour, World, changed, installed, push
+from tests.domain.simulated_specs import BASE, QUICK, V2, changed
+from tests.domain.simulated_world import Behaviour, World, installed, push
 
 from tandem_operator.domain import recording
 from tandem_operator.domain.decide import decide

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.domain.simulated_world import TERMS, changed
+from tests.domain.simulated_specs import TERMS, changed
 from tests.domain.upgradable_world import BRIEF, NEWER, Upgradable, serving
 
 from tandem_operator.domain import situation

@@ -4,7 +4,8 @@ test."""
 from dataclasses import replace
 from typing import Any
 
-from tests.domain.simulated_world import QUICK, TERMS, World, changed, installed
+from tests.domain.simulated_specs import QUICK, TERMS, changed
+from tests.domain.simulated_world import World, installed
 
 from tandem_operator.domain.observed import Node, Observed
 

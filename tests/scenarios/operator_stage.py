@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.domain.simulated_world import BASE, TERMS, changed
+from tests.domain.simulated_specs import BASE, TERMS, changed
 
 from tandem_operator.domain.decision import Decision
 from tandem_operator.domain.errors import ClusterError

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.domain.simulated_world import QUICK, Behaviour, World, changed, installed
+from tests.domain.simulated_specs import QUICK, changed
+from tests.domain.simulated_world import Behaviour, World, installed
 from tests.domain.switchback import is_off
 
 from tandem_operator.domain.revision import Role

@@ -6,7 +6,8 @@ Sources of the numbered cases: Flagger #1035 (C33), Argo Rollouts #1466 (C34).
 from datetime import timedelta
 from typing import Any
 
-from tests.domain.simulated_world import BASE, QUICK, V1, V2, Behaviour, World, changed, installed, named, push, settled
+from tests.domain.simulated_specs import BASE, QUICK, V1, V2, changed
+from tests.domain.simulated_world import Behaviour, World, installed, named, push, settled
 from tests.scenarios.story_views import checks, deployments, stage, weights
 
 from tandem_operator.domain.actions import Verb

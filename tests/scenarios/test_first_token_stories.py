@@ -1,6 +1,7 @@
 """Canaries whose requests wait for their first token: as long as stable's, longer, or in too few to tell."""
 
-from tests.domain.simulated_world import QUICK, V2, Behaviour, World, changed, installed, named, push
+from tests.domain.simulated_specs import QUICK, V2, changed
+from tests.domain.simulated_world import Behaviour, World, installed, named, push
 from tests.scenarios.story_views import checks, weights
 
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 from tests.domain.simulated_alert import alert
-from tests.domain.simulated_world import QUICK, V1, V2, V3, Behaviour, World, changed, installed, named, push, settled
+from tests.domain.simulated_specs import QUICK, V1, V2, V3, changed
+from tests.domain.simulated_world import Behaviour, World, installed, named, push, settled
 from tests.scenarios.gitops import Read, argocd, body, kstatus, life, read
 from tests.scenarios.story_views import stage
 

@@ -7,7 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.domain.simulated_world import QUICK, V2, V3, Behaviour, World, changed, installed, named, push, settled
+from tests.domain.simulated_specs import QUICK, V2, V3, changed
+from tests.domain.simulated_world import Behaviour, World, installed, named, push, settled
 from tests.scenarios.story_views import checks, deployments, stage, weights
 
 from tandem_operator.domain.actions import Action

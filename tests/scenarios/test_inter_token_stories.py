@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from tests.domain.simulated_world import QUICK, V2, Behaviour, World, changed, installed, push
+from tests.domain.simulated_specs import QUICK, V2, changed
+from tests.domain.simulated_world import Behaviour, World, installed, push
 from tests.scenarios.story_views import checks
 
 ANALYSIS: dict[str, Any] = QUICK["canary"]["analysis"]

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from tests.domain.simulated_world import QUICK, V2, V3, Behaviour, World, installed, named, push
+from tests.domain.simulated_specs import QUICK, V2, V3
+from tests.domain.simulated_world import Behaviour, World, installed, named, push
 from tests.scenarios.story_views import stage
 
 from tandem_operator.domain.observed import Pod

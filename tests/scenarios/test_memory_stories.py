@@ -10,19 +10,8 @@ from datetime import timedelta
 
 import pytest
 from tests.domain.simulated_alert import alert
-from tests.domain.simulated_world import (
-    BASE,
-    QUICK,
-    V2,
-    V3,
-    Behaviour,
-    World,
-    changed,
-    installed,
-    named,
-    push,
-    settled,
-)
+from tests.domain.simulated_specs import BASE, QUICK, V2, V3, changed
+from tests.domain.simulated_world import Behaviour, World, installed, named, push, settled
 from tests.scenarios.story_views import checks, deployments, stage, weights
 
 from tandem_operator.domain.actions import Action, Verb

@@ -4,7 +4,8 @@ import json
 import re
 from collections.abc import Callable
 
-from tests.domain.simulated_world import QUICK, V2, World, changed, installed, push
+from tests.domain.simulated_specs import QUICK, V2, changed
+from tests.domain.simulated_world import World, installed, push
 from tests.scenarios.story_views import checks, stage, weights
 
 from tandem_operator.domain.progress import Stage

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from tests.domain.simulated_alert import alert
-from tests.domain.simulated_world import QUICK, V2, World, changed, installed, push, settled
+from tests.domain.simulated_specs import QUICK, V2, changed
+from tests.domain.simulated_world import World, installed, push, settled
 from tests.scenarios.story_views import stage, weights
 
 from tandem_operator.domain import progress, record

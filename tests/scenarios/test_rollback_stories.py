@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from tests.domain.simulated_alert import alert
-from tests.domain.simulated_world import QUICK, V2, V3, World, changed, installed, named, settled
+from tests.domain.simulated_specs import QUICK, V2, V3, changed
+from tests.domain.simulated_world import World, installed, named, settled
 from tests.scenarios.story_views import stage, weights
 
 from tandem_operator.domain.progress import Stage

@@ -1,7 +1,8 @@
 """Target and draft scale apart, or the draft follows the target: at rest, in a canary, and from nothing."""
 
 import pytest
-from tests.domain.simulated_world import QUICK, V2, World, changed, installed, push, settled
+from tests.domain.simulated_specs import QUICK, V2, changed
+from tests.domain.simulated_world import World, installed, push, settled
 from tests.scenarios.story_views import stage, weights
 
 from tandem_operator.domain.progress import Stage

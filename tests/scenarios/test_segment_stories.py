@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from tests.domain.simulated_world import QUICK, V2, Behaviour, World, changed, installed, push
+from tests.domain.simulated_specs import QUICK, V2, changed
+from tests.domain.simulated_world import Behaviour, World, installed, push
 from tests.scenarios.story_views import checks, weights
 
 from tandem_operator.domain import evidence

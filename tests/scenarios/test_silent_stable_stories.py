@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from tests.domain.simulated_world import QUICK, V2, V3, Behaviour, World, changed, installed, push
+from tests.domain.simulated_specs import QUICK, V2, V3, changed
+from tests.domain.simulated_world import Behaviour, World, installed, push
 from tests.scenarios.story_views import checks, stage
 
 from tandem_operator.domain.progress import Stage

@@ -4,7 +4,8 @@ Sources of the numbered cases: Elastic cloud-on-k8s #336 (C37), kopf #686 (C38),
 NVIDIA Dynamo #3567 (C49).
 """
 
-from tests.domain.simulated_world import BASE, QUICK, V2, Behaviour, World, changed, installed, push, settled
+from tests.domain.simulated_specs import BASE, QUICK, V2, changed
+from tests.domain.simulated_world import Behaviour, World, installed, push, settled
 from tests.scenarios.story_views import deployments, stage, weights
 
 from tandem_operator.domain.nested import text

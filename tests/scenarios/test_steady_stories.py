@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.domain.simulated_world import BASE
+from tests.domain.simulated_specs import BASE
 from tests.scenarios.operator_stage import ADDRESS, CHILDREN, KEY, V2, Stage
 
 from tandem_operator import steady

@@ -5,7 +5,8 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
-from tests.domain.simulated_world import V2, V3, Behaviour, World, changed, push, settled
+from tests.domain.simulated_specs import V2, V3, changed
+from tests.domain.simulated_world import Behaviour, World, push, settled
 from tests.domain.upgradable_world import BRIEF, NEWER, Upgradable, serving
 from tests.scenarios.operator_stage import KilledError, Stage, command, final, look_until, nth
 from tests.scenarios.story_views import deployments, stage, weights

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.domain.simulated_world import TERMS
+from tests.domain.simulated_specs import TERMS
 
 from tandem_operator.domain import progress, record
 from tandem_operator.domain.errors import ClusterError, Forbidden, ProviderError, Unavailable

@@ -6,7 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.domain.simulated_world import BASE, World, changed, installed
+from tests.domain.simulated_specs import BASE, changed
+from tests.domain.simulated_world import World, installed
 
 from tandem_operator import recorder
 from tandem_operator.main import main

@@ -117,8 +117,8 @@ def _fill_request(message: pb.Request, body: RequestBody) -> None:
         case ScoreTokens():
             message.score.CopyFrom(pb.Score(base=body.base, ids=body.ids))
         case ReadPrompt():
-            read = pb.ReadPrompt(base=body.base, count=body.count, alternatives=body.alternatives)
-            message.read_prompt.CopyFrom(read)
+            wanted = message.read_prompt
+            wanted.base, wanted.count, wanted.alternatives = body.base, body.count, body.alternatives
         case Cancel():
             message.cancel.SetInParent()
         case Close():
@@ -138,8 +138,7 @@ class IncomingRequest:
     @property
     def kind(self) -> str | None:
         """The name of the kind in verify.proto, or None for one that this release does not know."""
-        kind: str | None = self.message.WhichOneof("kind")
-        return kind
+        return self.message.WhichOneof("kind")
 
     def body(self, *, session: SessionId, bound: Incarnation) -> RequestBody:
         """Raises BadRequest naming the field."""
