@@ -138,7 +138,8 @@ class IncomingRequest:
     @property
     def kind(self) -> str | None:
         """The name of the kind in verify.proto, or None for one that this release does not know."""
-        return self.message.WhichOneof("kind")
+        kind: str | None = self.message.WhichOneof("kind")
+        return kind
 
     def body(self, *, session: SessionId, bound: Incarnation) -> RequestBody:
         """Raises BadRequest naming the field."""
