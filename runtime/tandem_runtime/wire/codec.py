@@ -116,9 +116,8 @@ def _fill_request(message: pb.Request, body: RequestBody) -> None:
             _fill_propose(message.propose, body)
         case ScoreTokens():
             message.score.CopyFrom(pb.Score(base=body.base, ids=body.ids))
-        case ReadPrompt():
-            wanted = message.read_prompt
-            wanted.base, wanted.count, wanted.alternatives = body.base, body.count, body.alternatives
+        case ReadPrompt(base=base, count=count, alternatives=most):
+            message.read_prompt.CopyFrom(pb.ReadPrompt(base=base, count=count, alternatives=most))
         case Cancel():
             message.cancel.SetInParent()
         case Close():
