@@ -11,7 +11,7 @@ makes the figures worse. Each object is a pair with one target, one draft and on
 In this order:
 
 1. all objects are created, IN_FLIGHT at once, and wait until they are settled (`install_s`);
-2. with everything at rest and the breaker's window full, STEADY_SECONDS pass: writes other than of Leases
+2. with everything at rest and the breaker's window full, `--steady` seconds pass: writes other than of Leases
    (`steady_writes`), requests to the API server, processor time, memory (`rss_mb`; `peak_mb` is since the start);
 3. one object in a second is edited, EDITS in all, by turns a policy (settings of speculation) and a size (target
    replicas), each timed from the edit's answer until its child says so (`apply_p99_s`: of a hundred, the second
@@ -219,7 +219,7 @@ def is_settled(body: Object) -> bool:
 # Inside the cluster's network
 
 
-async def measure(state: StateFolder, rights: str, count: int) -> Object:
+async def measure(state: StateFolder, rights: str, count: int, calm: float) -> Object:
     """Figures and samples."""
     async with Api(read_access(state.inner_kubeconfig), request_seconds=60) as api:
         operator = Operator(await install(api, state, rights), state.root / "operator.log")
@@ -234,7 +234,7 @@ async def measure(state: StateFolder, rights: str, count: int) -> Object:
             tell(f"{count} objects are settled after {samples['install_s']:.0f} s")
             await asyncio.sleep(WINDOW_SECONDS + 30)
             await until_at_rest(count)
-            samples |= await steady(operator, audit)
+            samples |= await steady(operator, audit, calm)
             samples["edits"] = await objects.edit_many()
             tell(f"{len(samples['edits'])} edits, the longest {max(seconds for _, seconds in samples['edits']):.2f} s")
             await until_at_rest(count)
@@ -244,11 +244,11 @@ async def measure(state: StateFolder, rights: str, count: int) -> Object:
     return samples
 
 
-async def steady(operator: Operator, audit: Audit) -> dict[str, Any]:
+async def steady(operator: Operator, audit: Audit, calm: float) -> dict[str, Any]:
     """What a while at rest takes."""
     audit.skip()
     began, spent = time.monotonic(), operator.cpu_seconds()
-    await asyncio.sleep(STEADY_SECONDS)
+    await asyncio.sleep(calm)
     seconds = time.monotonic() - began
     asked = Counter(verb for verb, path in audit.read() if "/leases" not in path)
     writes = {verb: times for verb, times in asked.items() if verb not in ("get", "list", "watch")}
@@ -353,7 +353,7 @@ def tell(line: str) -> None:
 # Outside
 
 
-def run(count: int) -> Object:
+def run(count: int, calm: float) -> Object:
     """The samples of a run on a cluster of its own."""
     with tempfile.TemporaryDirectory(prefix="operator-scale-") as folder:
         state = StateFolder(Path(folder) / "state")
@@ -364,6 +364,7 @@ def run(count: int) -> Object:
             inside = [sys.executable, "-m", "tandem_devcluster", "--state", str(state.root), "inside"]
             orders = ["--inside", str(state.root), "--rights", str(rights), "--samples", str(samples)]
             command = [*inside, sys.executable, "-m", "benchmarks.operator_scale", *orders, "--objects", str(count)]
+            command += ["--steady", str(calm)]
             done = subprocess.run(command, cwd=ROOT, check=False)
             if done.returncode:
                 log = state.root / "operator.log"
@@ -400,16 +401,17 @@ def figures(samples: Mapping[str, Any], count: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.operator_scale", description="The operator at scale.")
     parser.add_argument("--objects", type=int, default=OBJECTS)
+    parser.add_argument("--steady", type=float, default=STEADY_SECONDS, help="seconds at rest (default %(default)s)")
     for hidden in ("--inside", "--rights", "--samples", "--stand-in"):
         parser.add_argument(hidden, type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.stand_in:
         asyncio.run(stand_in(given.stand_in))
     elif given.inside:
-        found = asyncio.run(measure(StateFolder(given.inside), given.rights.read_text(), given.objects))
+        found = asyncio.run(measure(StateFolder(given.inside), given.rights.read_text(), given.objects, given.steady))
         given.samples.write_text(json.dumps(found))
     else:
-        samples = run(given.objects)
+        samples = run(given.objects, given.steady)
         told = figures(samples, given.objects)
         for name, value in told.items():
             print(f"{name:20} {value}")
