@@ -131,8 +131,9 @@ def _load(options: EngineOptions) -> tuple[StepModel, EngineFacts]:
         )
     folder = Path(options.model)
     digests = digests_of(folder)
-    end_tokens = FolderTokenizer(folder).end_tokens
-    model = _load_folder(options)
+    tokenizer = FolderTokenizer(folder)
+    end_tokens = tokenizer.end_tokens
+    model = _load_folder(options, known_ids=tokenizer.size)
     facts = EngineFacts(
         model_digest=_digest_of_weights(digests.model, options.weights),
         tokenizer_digest=digests.tokenizer,
@@ -157,11 +158,11 @@ def _adapters(model: AdaptableModel, options: AdapterOptions) -> Adapters:
     return adapters
 
 
-def _load_folder(options: EngineOptions) -> "TorchModel":
+def _load_folder(options: EngineOptions, *, known_ids: int) -> "TorchModel":
     # Torch takes seconds and hundreds of megabytes: only where needed.
     from tandem_runtime.engines.torch_engine.engine import load_torch_model  # noqa: PLC0415
 
-    return load_torch_model(options)
+    return load_torch_model(options, known_ids=known_ids)
 
 
 def _digest_of_weights(folder_digest: str, weights: str) -> str:

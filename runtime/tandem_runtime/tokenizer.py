@@ -57,8 +57,8 @@ class FolderTokenizer:
 
     @property
     def size(self) -> int:
-        """Ids below this have text; a model's padded rows beyond it have none."""
-        return int(self._model.get_vocab_size(with_added_tokens=True))
+        """One more than the largest id that has a text; a model's padded rows from here on have none."""
+        return 1 + max(self._model.get_vocab(with_added_tokens=True).values(), default=-1)
 
     def encode(self, text: str) -> tuple[TokenId, ...]:
         """With the special tokens that the folder's post-processor adds, as for plain completion."""

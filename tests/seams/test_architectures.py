@@ -116,7 +116,7 @@ def test_logits_equal_those_of_transformers_in_any_shape(
 
 
 def test_the_head_may_have_rows_beyond_the_tokenizer(tmp_path: Path) -> None:
-    """A padded vocabulary is only a larger `vocab_size`: its rows are computed as transformers computes them."""
+    """To the arithmetic a padded vocabulary is only a larger one; who loads a folder says how many ids are known."""
     reference = saved_reference(tmp_path, "Qwen2ForCausalLM", vocab_size=128)
     assert_logits_equal(tmp_path, reference, count=20, pieces=[10])
 

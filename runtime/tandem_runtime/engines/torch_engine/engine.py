@@ -13,7 +13,7 @@ built, and on a GPU, torch computes, which picks routine and order of summation 
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -70,11 +70,12 @@ class TorchModel:
         max_length: int,
         kv_blocks: int | None = None,
         multiplier: Multiplier | None = None,
+        known_ids: int | None = None,
     ) -> None:
         embedding = decoder.model.embed_tokens.weight
         self.multiplier = multiplier or multiplier_for(embedding.device)
         self._between = _between(self.multiplier, decoder.config, like=embedding)
-        self._decoder = FusedDecoder(decoder, length=max_length, linear=self.multiplier.linear)
+        self._decoder = FusedDecoder(decoder, length=max_length, linear=self.multiplier.linear, ids=known_ids)
         weight = self._decoder.embedding
         self._device = weight.device
         self.max_length = max_length
@@ -87,7 +88,7 @@ class TorchModel:
 
     @property
     def vocab_size(self) -> int:
-        return self._decoder.config.vocab_size
+        return self._decoder.ids
 
     @property
     def block_bytes(self) -> int:
@@ -169,8 +170,12 @@ def _between(multiplier: Multiplier, config: DecoderConfig, *, like: Tensor) -> 
         return TorchBetween(config, device=like.device)
 
 
-def load_torch_model(options: EngineOptions) -> TorchModel:
-    """The model of the folder `options.model` as a `StepModel`. Raises ModelRefused."""
+def load_torch_model(options: EngineOptions, *, known_ids: int | None = None) -> TorchModel:
+    """The model of the folder `options.model` as a `StepModel`. Raises ModelRefused.
+
+    `known_ids`: how many its tokenizer knows. Rows of the head beyond them are padding, and are not computed, so no
+    temperature, bias or grammar lets a token be drawn that has no text.
+    """
     folder, device = Path(options.model), _device_named(options.device)
     if options.dtype not in DTYPES:
         raise ModelRefused(f"--dtype {options.dtype}: this engine computes in {' or '.join(DTYPES)}")
@@ -186,19 +191,16 @@ def load_torch_model(options: EngineOptions) -> TorchModel:
     torch.set_num_threads(options.threads)
     decoder = _loaded(folder, weights=options.weights, dtype=dtype, device=device)
     multiplier = (multiplier_for if options.weights == AS_IS else quantised_multiplier)(torch.device(device))
-    model = _with_memory(decoder, multiplier, max_sessions=options.max_sessions, max_length=length, kv_blocks=blocks)
+    make = partial(TorchModel, decoder, multiplier=multiplier, known_ids=known_ids)
+    model = _with_memory(make, max_sessions=options.max_sessions, max_length=length, kv_blocks=blocks)
     about = (device, options.dtype, options.weights, model.determinism, multiplier.about, screens().about)
     logger.info("loaded device=%s dtype=%s weights=%s determinism=%s products: %s; screens: %s", *about)
     return model
 
 
-def _with_memory(
-    decoder: Decoder, multiplier: Multiplier, *, max_sessions: int, max_length: int, kv_blocks: int
-) -> TorchModel:
+def _with_memory(make: Callable[..., TorchModel], *, max_sessions: int, max_length: int, kv_blocks: int) -> TorchModel:
     try:
-        return TorchModel(
-            decoder, max_sessions=max_sessions, max_length=max_length, kv_blocks=kv_blocks, multiplier=multiplier
-        )
+        return make(max_sessions=max_sessions, max_length=max_length, kv_blocks=kv_blocks)
     except (MemoryError, RuntimeError) as error:
         if not _is_of_memory(error):
             raise

@@ -78,15 +78,16 @@ class _Layer:
 class FusedDecoder:
     """`Decoder.hidden` and `Decoder.logits` over rows [n], at positions below `length`, every product by `linear`.
 
-    Weights of `decoder` that do not stand together yet are copied, and become views of the joined ones.
+    Weights of `decoder` that do not stand together yet are copied, and become views of the joined ones. Of the head the
+    first `ids` rows are used, all where it has fewer: the logits have that many columns.
     """
 
-    def __init__(self, decoder: Decoder, *, length: int, linear: Linear) -> None:
+    def __init__(self, decoder: Decoder, *, length: int, linear: Linear, ids: int | None = None) -> None:
         weights = dict(decoder.named_parameters())
         self.config = decoder.config
         self._linear = linear
         self.embedding: Tensor = weights[EMBEDDING].detach()
-        self._head = weights[HEAD].detach() if HEAD in weights else self.embedding
+        self._head = (weights[HEAD].detach() if HEAD in weights else self.embedding)[:ids]
         self._norm = weights["model.norm.weight"]
         self._layers = [_layer(weights, index, self.config) for index in range(self.config.num_hidden_layers)]
         self._table = _rotation_table(self.config, length, like=self.embedding)
@@ -106,8 +107,12 @@ class FusedDecoder:
             x, normed = step.added(x, self._product(gated, layer.down, adapt), norm)
         return normed
 
+    @property
+    def ids(self) -> int:
+        return len(self._head)
+
     def logits(self, hidden: Tensor) -> Tensor:
-        """As `Decoder.logits`."""
+        """As `Decoder.logits`, of the first `ids`."""
         return self._linear(hidden, self._head)
 
     def _product(self, x: Tensor, product: _Product, adapt: Adapt | None) -> Tensor:
