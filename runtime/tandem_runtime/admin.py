@@ -8,6 +8,7 @@ import contextlib
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import cast
 
 import httptools
 import uvicorn
@@ -17,13 +18,18 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 MOST_HEAD_BYTES = 64 * 1024
 """Of a request before its body, or behind it. Nobody's is a tenth of it; without a limit one that never ends fills the
 memory."""
+STALLED_SECONDS = 60.0
+"""For which a caller may leave so much unread that nothing more can be sent: 64 KiB beside what the system keeps."""
+_LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _IDLE_SECONDS = 75
 """Longer than the 60 s for which common proxies keep a connection, so that the proxy closes it and no request races."""
+REQUEST_SECONDS = float(_IDLE_SECONDS)
+"""From a request's first byte, or a connection's beginning, until the request is whole."""
 
 
 def admin_app(
@@ -85,7 +91,9 @@ def _listening(host: str, port: int) -> socket.socket:
 
 class _Http(HttpToolsProtocol):
     """With what this parser, unlike the others, has not: a limit to a request's head and to what follows its body, and
-    the body of a request that offers to be upgraded, as Java's client offers HTTP/2."""
+    the body of a request that offers to be upgraded, as Java's client offers HTTP/2. And with what no server of
+    uvicorn's has: an end of patience with who does not send a request whole, or does not take the answer, since both
+    hold what others wait for."""
 
     _head_bytes = 0
     """Since the last that was of a body, or ended a head or a request."""
@@ -94,7 +102,39 @@ class _Http(HttpToolsProtocol):
     _is_known = False
     """The head that is parsed was parsed before."""
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._request_limit = _Limit(REQUEST_SECONDS, self._give_up_request)
+        self._stall_limit = _Limit(STALLED_SECONDS, transport.abort)
+        self._request_limit.begin()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._request_limit.end()
+        self._stall_limit.end()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stall_limit.begin()
+
+    def resume_writing(self) -> None:
+        self._stall_limit.end()
+        super().resume_writing()
+
+    def _give_up_request(self) -> None:
+        """Who has sent nothing at all is not answered: it may be a connection that a proxy holds ready. And what stands
+        behind an answer under way has time, since it is not read meanwhile."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # absent before the first, whatever its type says
+        if self.pipeline or not (cycle is None or cycle.response_complete or cycle.more_body):
+            self._request_limit.begin()
+            return
+        is_answered = cycle is not None and cycle.more_body and cycle.response_started
+        if self._data and not is_answered:
+            self.transport.write(_LATE)
+        self.transport.close()
+
     def data_received(self, data: bytes) -> None:
+        self._request_limit.begin()
         self._head_bytes += len(data)
         while data:
             self._data, self._behind = data, b""
@@ -113,6 +153,7 @@ class _Http(HttpToolsProtocol):
         self._behind = b"POST / HTTP/1.1\r\n%b\r\n%b" % (told, self._data[upgrade.args[0] :])
 
     def on_message_begin(self) -> None:
+        self._request_limit.begin()  # it may have come with the end of the one before
         if not self._is_known:
             super().on_message_begin()
 
@@ -132,8 +173,31 @@ class _Http(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._head_bytes = 0
+        self._request_limit.end()
         if not self.parser.should_upgrade():
             super().on_message_complete()
+
+
+class _Limit:
+    """Does `then` when it was begun `seconds` ago and not ended since."""
+
+    def __init__(self, seconds: float, then: Callable[[], None]) -> None:
+        self._seconds, self._then = seconds, then
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """Nothing where it was begun already."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._seconds, self._reach)
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _reach(self) -> None:
+        self._timer = None
+        self._then()
 
 
 class _Server(uvicorn.Server):
