@@ -90,6 +90,12 @@ class Running:
     gateway: Gateway
     http: httpx.AsyncClient
     clock: ShiftedClock
+    models: Sequence[StepModel] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing of any request is left, in the gateway or in an engine's memory."""
+        return self.gateway.sessions == 0 and all(model.blocks.used == 0 for model in self.models)
 
     async def plain(self, path: str = "/v1/completions", **fields: Any) -> dict[str, Any]:
         body = {"model": "chat", **fields}
@@ -166,12 +172,14 @@ async def running_gateway(
         async with http_server(Api(gateway, keys=keys).app(), host="127.0.0.1", port=0, grace_seconds=2) as port:
             url = f"http://127.0.0.1:{port}"
             async with httpx.AsyncClient(base_url=url, timeout=30) as http:
-                yield Running(url, gateway, http, clock)
+                models = [each.model for each in (model, guesser) if each is not None]
+                yield Running(url, gateway, http, clock, models)
 
 
 @contextmanager
 def gateway_on_a_thread(target: StepModel | Script, **more: Any) -> Iterator[str]:
-    """The address of a gateway that runs on a loop of its own, for clients that wait for their answers."""
+    """The address of a gateway that runs on a loop of its own, for clients that wait for their answers. In the end
+    nothing of them is left."""
     ending: list[Callable[[], object]] = []
     started: Future[str] = Future()
 
@@ -181,6 +189,7 @@ def gateway_on_a_thread(target: StepModel | Script, **more: Any) -> Iterator[str
         async with running_gateway(target, **more) as running:
             started.set_result(running.url)
             await end.wait()
+            await until(lambda: running.is_empty)
 
     with ThreadPoolExecutor(1) as thread:
         serving = thread.submit(asyncio.run, serve())

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+MARK = "xyzzy-plugh"
+"""Stands in each prompt, and nowhere else."""
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 WEATHER = {
     "type": "function",
@@ -48,12 +50,13 @@ class Kind:
         return json.dumps(body).encode()
 
 
-def _text(name: str, prompt: object, *, streams: bool = True, **fields: Any) -> Kind:
-    return Kind(name, TEXT, {"prompt": prompt, "max_tokens": 48, "seed": len(name), **fields}, streams)
+def _text(name: str, prompt: str | list[str], *, streams: bool = True, **fields: Any) -> Kind:
+    marked = f"{MARK} {prompt}" if isinstance(prompt, str) else [f"{MARK} {each}" for each in prompt]
+    return Kind(name, TEXT, {"prompt": marked, "max_tokens": 48, "seed": len(name), **fields}, streams)
 
 
 def _chat(name: str, words: str, **fields: Any) -> Kind:
-    messages = [{"role": "user", "content": words}]
+    messages = [{"role": "user", "content": f"{MARK} {words}"}]
     return Kind(name, CHAT, {"messages": messages, "max_tokens": 64, "seed": len(name), **fields})
 
 

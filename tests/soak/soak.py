@@ -16,7 +16,10 @@ from typing import Any
 from tests.soak.asking import KINDS, Kind, Said, read_plain
 from tests.soak.exchange import Manner, exchange
 from tests.soak.judging import FINE, Judged, Outcome, judge
+from tests.soak.secrets import leaks, secrets_of
 from tests.soak.stage import FAULTS, Stage, staged
+
+from tandem_runtime.tokenizer import FolderTokenizer
 
 CALLERS = 12
 MANNERS = (Manner.PATIENT,) * 6 + (Manner.SLOW,) * 2 + (Manner.LEAVING, Manner.HALF_CLOSED)
@@ -40,12 +43,14 @@ class Report:
     """Sessions that roles hold at the end, though nobody asks any more."""
     tracebacks: list[str] = field(default_factory=list)
     """Logs with one."""
+    leaks: list[str] = field(default_factory=list)
+    """Places where a prompt or an answer stands that is nobody's business."""
     resident_mb: list[int] = field(default_factory=list)
     """Of the gateways at the end."""
 
     @property
     def is_clean(self) -> bool:
-        return not (self.wrong or self.left_behind or self.tracebacks)
+        return not (self.wrong or self.left_behind or self.tracebacks or self.leaks)
 
     def add(self, kind: Kind, manner: Manner, judged: Judged) -> None:
         self.outcomes[judged.outcome] += 1
@@ -61,6 +66,7 @@ class Report:
             *(f"WRONG {each}" for each in self.wrong[:WORST_SHOWN]),
             *(f"LEFT BEHIND {name}: {count:.0f} sessions" for name, count in self.left_behind.items()),
             *(f"TRACEBACK in {name}" for name in self.tracebacks),
+            *(f"LEAK in {each}" for each in self.leaks[:WORST_SHOWN]),
         ]
         return "\n".join(lines)
 
@@ -132,7 +138,10 @@ async def soak(place: Path, *, seconds: float, seed: int) -> Report:
             await asyncio.wait(callers)
         report.left_behind = await stage.quiet()
         report.resident_mb = [gateway.child.resident_bytes // 2**20 for gateway in stage.gateways]
-        report.tracebacks = _with_tracebacks(sorted(place.glob("*.log")))
+        told = await stage.told()
+    logs = {log.name: log.read_text(errors="replace") for log in sorted(place.glob("*.log"))}
+    report.tracebacks = [name for name, text in logs.items() if "Traceback" in text]
+    report.leaks = list(leaks({**logs, **told}, secrets_of(expected, FolderTokenizer(stage.running.folder))))
     return report
 
 
@@ -146,7 +155,3 @@ async def _unless_one_fails(callers: Sequence[asyncio.Task[None]], disturbing: C
             await breaking
     for task in done:
         task.result()
-
-
-def _with_tracebacks(logs: Sequence[Path]) -> list[str]:
-    return [log.name for log in logs if "Traceback" in log.read_text(errors="replace")]

@@ -72,6 +72,16 @@ class Stage:
         """What each role's engine holds."""
         return {pod.called: await self._gauge(pod, "tandem_engine_sessions") for pod in self.pods}
 
+    async def told(self) -> Mapping[str, str]:
+        """What each process tells of itself, by its address."""
+        paths = ("metrics", "readyz", "internal/evidence", "internal/memory")
+        admins = [*(f"{pod.address}:{ADMIN_PORT}" for pod in self.pods)]
+        admins += [f"127.0.0.1:{gateway.admin_port}" for gateway in self.gateways]
+        places = [f"http://{admin}/{path}" for admin in admins for path in paths]
+        places += [f"http://127.0.0.1:{port}/v1/speculation" for port in self.ports]
+        async with httpx.AsyncClient(timeout=10) as http:
+            return {place: (await http.get(place)).text for place in places}
+
     async def _gauge(self, pod: Pod, name: str) -> float:
         async with httpx.AsyncClient(timeout=10) as http:
             lines = (await http.get(f"http://{pod.address}:{ADMIN_PORT}/metrics")).text.splitlines()
