@@ -29,6 +29,7 @@ from tandem_operator.events import EventRecorder
 from tandem_operator.handlers import Calls, keep_watching
 from tandem_operator.kube import connect, read_access
 from tandem_operator.lease import Fenced, Leadership, LeaseTerms
+from tandem_operator.logs import set_up_logging
 from tandem_operator.metrics import LookMetrics
 from tandem_operator.observe import Sources
 from tandem_operator.ports import Change, Cluster, Key, Kind
@@ -86,35 +87,18 @@ def _replay(path: Path) -> int:
 
 
 def _serve() -> int:
-    set_up_logging()
     try:
         settings = read_settings(os.environ)
     except SettingsError as error:
         print(f"tandem-operator: {error}", file=sys.stderr)
         return 2
+    set_up_logging(settings.log_format)
     try:
         asyncio.run(run(settings))
     except (CannotServe, ClusterError) as error:
         print(f"tandem-operator: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def set_up_logging() -> None:
-    """What the operator does, and of kopf only what went wrong: it would tell each event that it handed on. One line
-    each; kopf would show a stack of its own for every answer of the API server that it did not expect."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("kopf").setLevel(logging.WARNING)
-    # It has a thread of its own, and says each time that signals are then not its own.
-    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(_without_stacks_of_kopf)
-
-
-def _without_stacks_of_kopf(record: logging.LogRecord) -> bool:
-    if record.name.startswith("kopf"):
-        record.exc_info = record.exc_text = None
-    return True
 
 
 class CannotServe(Exception):

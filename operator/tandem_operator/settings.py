@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from tandem_operator.domain.errors import SpecError, TandemError
 from tandem_operator.domain.pools import AcceleratorTable, read_table
 from tandem_operator.domain.settings import OperatorTerms
+from tandem_operator.logs import LOG_FORMATS, LogFormat
 
 EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - in a pod: kubelet and Prometheus come from outside
 
@@ -58,6 +59,7 @@ class Settings:
     watch_namespaces: tuple[str, ...]
     terms: OperatorTerms
     prometheus: PrometheusAccess | None = None
+    log_format: LogFormat = "text"
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
@@ -75,6 +77,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
             accelerators=_table(environment.get("TANDEM_ACCELERATORS", "{}")),
         ),
         prometheus=_prometheus(environment),
+        log_format=_log_format(environment.get("TANDEM_LOG_FORMAT", "text")),
     )
 
 
@@ -112,6 +115,13 @@ def _port(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 65536:
         raise SettingsError("TANDEM_PORT", text, "must be a port from 1 to 65535")
     return int(text)
+
+
+def _log_format(text: str) -> LogFormat:
+    for form in LOG_FORMATS:
+        if text == form:
+            return form
+    raise SettingsError("TANDEM_LOG_FORMAT", text, f"must be {' or '.join(LOG_FORMATS)}")
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -77,6 +77,7 @@ def test_the_chart_sets_exactly_the_variables_that_the_operator_reads(token: Pat
     ("changed", "message"),
     [
         ({"POD_NAMESPACE": ""}, "POD_NAMESPACE is not set: set it"),
+        ({"TANDEM_LOG_FORMAT": "xml"}, "TANDEM_LOG_FORMAT is 'xml': must be text or json"),
         ({"TANDEM_PORT": "http"}, "TANDEM_PORT is 'http': must be a port"),
         ({"TANDEM_ACCELERATORS": "{"}, "TANDEM_ACCELERATORS is '{': must be JSON"),
         ({"TANDEM_ACCELERATORS": '{"L4": []}'}, "accelerators.L4 is []: must be a list of at least one"),

@@ -21,7 +21,7 @@ from yarl import URL
 
 from tandem_operator import handlers
 from tandem_operator.handlers import Calls, keep_watching
-from tandem_operator.main import set_up_logging
+from tandem_operator.logs import set_up_logging
 from tandem_operator.ports import Change, Key, Kind
 
 OURS = ("tandem.dev", "v1alpha1", "speculativedeployments")
@@ -265,7 +265,7 @@ def test_an_error_in_kopfs_loop_is_told_without_the_headers_that_were_sent(caplo
 
 def test_the_log_tells_of_kopf_what_went_wrong_and_not_each_event_that_it_handed_on() -> None:
     try:
-        set_up_logging()
+        set_up_logging("text")
         handled = logging.getLogger("kopf.objects")
         told = [level for level in (logging.INFO, logging.WARNING, logging.ERROR) if handled.isEnabledFor(level)]
     finally:

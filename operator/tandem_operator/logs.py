@@ -1,0 +1,41 @@
+"""Knows how the operator's log lines look: for people, or as a JSON object each for what collects logs.
+
+Refuses to know what is logged.
+"""
+
+import logging
+from typing import Final, Literal
+
+from pythonjsonlogger.json import JsonFormatter
+
+__all__ = ["LOG_FORMATS", "LogFormat", "set_up_logging"]
+
+LogFormat = Literal["text", "json"]
+LOG_FORMATS: Final[tuple[LogFormat, ...]] = ("text", "json")
+_TEXT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
+_FIELDS: Final = ("levelname", "name", "message")
+
+
+def set_up_logging(form: LogFormat) -> None:
+    """What the operator does, and of kopf only what went wrong: it would tell each event that it handed on. One line
+    each; kopf would show a stack of its own for every answer of the API server that it did not expect."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_formatter(form))
+    handler.addFilter(_without_stacks_of_kopf)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+    # It has a thread of its own, and says each time that signals are then not its own.
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
+
+
+def _formatter(form: LogFormat) -> logging.Formatter:
+    if form == "text":
+        return logging.Formatter(_TEXT)
+    names = {"levelname": "level", "name": "logger", "exc_info": "stack"}
+    return JsonFormatter(_FIELDS, rename_fields=names, timestamp="time", json_ensure_ascii=False)
+
+
+def _without_stacks_of_kopf(record: logging.LogRecord) -> bool:
+    if record.name.startswith("kopf"):
+        record.exc_info = record.exc_text = None
+    return True
