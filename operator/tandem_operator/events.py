@@ -46,18 +46,21 @@ def build_event(event: Event, *, key: Key, uid: str, at: datetime, instance: str
 
 
 class EventRecorder:
-    """Writes the events of decisions, and counts them by reason."""
+    """Writes the events of decisions, and counts them by reason and cause."""
 
     def __init__(self, cluster: Cluster, *, instance: str, registry: CollectorRegistry) -> None:
         self._cluster = cluster
         self._instance = instance
         self._counter = Counter(
-            "tandem_operator_events", "Turns of rollouts and breakers, by reason.", ["reason"], registry=registry
+            "tandem_operator_events",
+            "Turns of rollouts and breakers, by reason and what led to them.",
+            ["reason", "cause"],
+            registry=registry,
         )
 
     async def decided(self, key: Key, uid: str, decision: Decision) -> None:
         for event in decision.events:
-            self._counter.labels(event.reason).inc()
+            self._counter.labels(event.reason, event.cause).inc()
             body = build_event(event, key=key, uid=uid, at=decision.decided_at, instance=self._instance)
             try:
                 await self._cluster.create(Kind.EVENT, body)

@@ -81,9 +81,9 @@ class Leadership:
 
     def held(self) -> bool:
         """The fence before every write."""
-        return self._left_seconds() > 0
+        return self.left_seconds() > 0
 
-    def _left_seconds(self) -> float:
+    def left_seconds(self) -> float:
         """Until the renew deadline; 0 where nothing proves that we lead."""
         if self._proved_at is None:
             return 0.0
@@ -102,7 +102,7 @@ class Leadership:
         """
         try:
             while self.held():
-                await asyncio.sleep(min(self._terms.retry_seconds, self._left_seconds()))
+                await asyncio.sleep(min(self._terms.retry_seconds, self.left_seconds()))
                 await self.attempt()
         except Exception as error:
             log.error("lease not renewed error=%s: %s", type(error).__name__, error)
@@ -131,7 +131,7 @@ class Leadership:
         """
         began, half = self._clock.monotonic(), self._terms.renew_deadline_seconds / 2
         try:
-            async with asyncio.timeout(min(half, self._left_seconds() or half)):
+            async with asyncio.timeout(min(half, self.left_seconds() or half)):
                 ours = await self._take()
         except TimeoutError:
             log.warning("lease not renewed error=no answer in time")

@@ -30,12 +30,12 @@ from tandem_operator.handlers import Calls, keep_watching
 from tandem_operator.kube import connect, read_access
 from tandem_operator.lease import Fenced, Leadership, LeaseTerms
 from tandem_operator.logs import set_up_logging
-from tandem_operator.metrics import LookMetrics
+from tandem_operator.metrics import LookMetrics, ObjectFigures
 from tandem_operator.observe import Sources
 from tandem_operator.ports import Change, Cluster, Key, Kind
 from tandem_operator.probes import Health
 from tandem_operator.prometheus import Prometheus
-from tandem_operator.reconcile import reconcile
+from tandem_operator.reconcile import Observers, reconcile
 from tandem_operator.recorder import Recorder, tell_replay
 from tandem_operator.rights import LEASE_NAME, find_lacking
 from tandem_operator.settings import Settings, SettingsError, read_settings
@@ -120,7 +120,7 @@ async def run(settings: Settings) -> None:
         asyncio.get_running_loop().add_signal_handler(sign, stop.set)
     minding = asyncio.create_task(_mind_rights(settings, health))
     try:
-        async with _leading(settings, clock, stop) as cluster:
+        async with _leading(settings, health, stop) as cluster:
             if cluster is not None:
                 health.leading = True
                 await _lead(settings, cluster, health, registry, stop)
@@ -167,11 +167,11 @@ async def _build_http(settings: Settings, health: Health, registry: CollectorReg
 
 
 @asynccontextmanager
-async def _leading(settings: Settings, clock: SystemClock, stop: asyncio.Event) -> AsyncIterator[Cluster | None]:
+async def _leading(settings: Settings, health: Health, stop: asyncio.Event) -> AsyncIterator[Cluster | None]:
     """The cluster behind the fence, once the Lease is ours; None when asked to stop before that."""
     terms = LeaseTerms(settings.namespace, LEASE_NAME, settings.identity)
     async with connect() as cluster:
-        leadership = Leadership(cluster, clock, terms)
+        leadership = health.leadership = Leadership(cluster, health.clock, terms)
         if not await _unless_stopped(leadership.acquire(), stop):
             yield None
             return
@@ -208,8 +208,13 @@ async def _lead(
         if settings.record_folder is not None:
             sources = replace(sources, keep=Recorder(settings.record_folder).keep)
 
+        figures = ObjectFigures(registry, health.clock)
+
         async def look(key: Key) -> float | None:
-            return await reconcile(key, sources, recorder)
+            wish = await reconcile(key, sources, Observers((recorder, figures)))
+            if wish is None:
+                figures.forget(key)
+            return wish
 
         if not await _unless_stopped(_until_served(settings, cluster), stop):
             return

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
+from tandem_operator.lease import Leadership
 from tandem_operator.metrics import expose
 from tandem_operator.ports import Clock, Key
 from tandem_operator.rights import Lacking
@@ -24,6 +25,7 @@ class Health:
 
     clock: Clock
     leading: bool = False
+    leadership: Leadership | None = None
     lacking: Lacking | None = None
     worklist: Worklist[Key] | None = None
     steady: Steady | None = None
@@ -51,10 +53,14 @@ class Health:
     def expose(self, registry: CollectorRegistry) -> None:
         """The gauges; each is read at every scrape."""
         expose(registry, "leading", "1 while this process holds the lease.", lambda: float(self.leading))
+        expose(registry, "lease_seconds_left", "For how long this process may write as it stands.", self._lease)
         expose(registry, "watch_age_seconds", "Since the last event of any watch.", self._watch_age)
         expose(registry, "queue_depth", "Objects that are looked at from time to time.", self._depth)
         expose(registry, "steady_objects", "Of them, those that were left with nothing to do.", self._steady)
         expose(registry, "queue_overdue_seconds", "How late the object is that waits longest.", self._overdue)
+
+    def _lease(self) -> float:
+        return 0.0 if self.leadership is None else self.leadership.left_seconds()
 
     def _watch_age(self) -> float:
         return self.clock.monotonic() - self._last_event

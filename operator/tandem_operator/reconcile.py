@@ -42,6 +42,14 @@ class Observer(Protocol):
     async def decided(self, key: Key, uid: str, decision: Decision) -> None: ...
 
 
+class Observers(tuple[Observer, ...]):
+    """Each is told."""
+
+    async def decided(self, key: Key, uid: str, decision: Decision) -> None:
+        for observer in self:
+            await observer.decided(key, uid, decision)
+
+
 async def reconcile(key: Key, sources: Sources, observer: Observer) -> float | None:
     """Returns seconds until the object wants another look; None: it is gone, or on its way.
 

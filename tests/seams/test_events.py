@@ -15,6 +15,7 @@ from tandem_operator.testing import MemoryCluster
 
 KEY = Key("llm", "chat")
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
+ABORTED = Event(Weight.WARNING, "CanaryAborted", "too slow", "SpeedupDropFailed")
 PROMOTED = Event(Weight.NORMAL, "Promoted", "revision 1a2b3c4d passed")
 
 
@@ -27,8 +28,8 @@ def recorder() -> tuple[MemoryCluster, CollectorRegistry, EventRecorder]:
     return cluster, registry, EventRecorder(cluster, instance="operator-1", registry=registry)
 
 
-def counted(registry: CollectorRegistry, reason: str) -> float | None:
-    return registry.get_sample_value("tandem_operator_events_total", {"reason": reason})
+def counted(registry: CollectorRegistry, reason: str, cause: str = "") -> float | None:
+    return registry.get_sample_value("tandem_operator_events_total", {"reason": reason, "cause": cause})
 
 
 def test_an_event_says_what_happened_to_whom_and_who_says_so() -> None:
@@ -63,12 +64,11 @@ def test_a_note_is_as_long_as_the_api_takes() -> None:
 
 async def test_every_event_is_written_and_counted_and_the_same_one_again_is_one() -> None:
     cluster, registry, events = recorder()
-    warned = Event(Weight.WARNING, "CanaryAborted", "too slow")
-    await events.decided(KEY, "u", decision(PROMOTED, warned))
+    await events.decided(KEY, "u", decision(PROMOTED, ABORTED))
     await events.decided(KEY, "u", decision(PROMOTED))
     written = [body["reason"] for (kind, _, _), body in cluster.objects.items() if kind is Kind.EVENT]
     assert sorted(written) == ["CanaryAborted", "Promoted"]
-    assert (counted(registry, "Promoted"), counted(registry, "CanaryAborted")) == (2, 1)
+    assert (counted(registry, "Promoted"), counted(registry, "CanaryAborted", "SpeedupDropFailed")) == (2, 1)
 
 
 @pytest.mark.parametrize("error", [Forbidden("create Event", "no"), Unavailable("create Event", "hung")])

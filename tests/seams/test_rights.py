@@ -117,8 +117,8 @@ async def test_gauges_and_looks_are_in_the_registry() -> None:
         for outcome in ("Done", "Gone", "RuntimeError")
     }
     assert sums == {"Done": 2.0, "Gone": 2.0, "RuntimeError": 2.0}
-    gauges = ("leading", "queue_depth", "watch_age_seconds", "queue_overdue_seconds", "steady_objects")
-    values = [registry.get_sample_value(f"tandem_operator_{name}") for name in gauges]
-    assert values == [1.0, 1.0, 6.0, 0.0, 0.0]
+    gauges = ("leading", "lease_seconds_left", "queue_depth", "watch_age_seconds", "queue_overdue_seconds")
+    values = [registry.get_sample_value(f"tandem_operator_{name}") for name in (*gauges, "steady_objects")]
+    assert values == [1.0, 0.0, 1.0, 6.0, 0.0, 0.0]
     health.heard()
     assert registry.get_sample_value("tandem_operator_watch_age_seconds") == 0.0

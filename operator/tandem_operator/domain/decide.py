@@ -83,7 +83,7 @@ def mind_breaker(at: Situation, course: Course) -> Course:
     if (after.state, after.reason) == (before.state, before.reason) or not before.revision:
         return course
     weight = Weight.NORMAL if after.state in (SpeculationState.ACTIVE, SpeculationState.PROBING) else Weight.WARNING
-    return course.say(f"Speculation{after.state}", f"{after.reason}: {after.note}", weight)
+    return course.say(f"Speculation{after.state}", f"{after.reason}: {after.note}", weight, cause=after.reason)
 
 
 ORDER: tuple[Callable[[Situation, Course], Course], ...] = (

@@ -99,11 +99,13 @@ class Weight(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event on the resource: a reason from a short list, and a note with the numbers."""
+    """One event on the resource: a reason from a short list, and a note with the numbers. `cause` is what led to it
+    where that is of a short list too, such as the check that failed; it is counted, and the note tells it."""
 
     weight: Weight
     reason: str
     note: str
+    cause: str = ""
 
 
 class GateVerdict(StrEnum):

@@ -78,7 +78,9 @@ def end_canary(at: Situation, course: Course, ending: Ending) -> Course:
     ended = send(at, course, Signal.ENDED)
     taken_back = _taken_back(at, revision, ending)
     ended = replace(ended, progress=replace(ended.progress, refused=revision, rolled_back=taken_back))
-    ended = ended.warn("CanaryAborted", _short(f"revision {revision}: {ending.reason}: {ending.note}"))
+    ended = ended.warn(
+        "CanaryAborted", _short(f"revision {revision}: {ending.reason}: {ending.note}"), cause=ending.reason
+    )
     verdict = RevisionVerdict.BAD if ending.bad else RevisionVerdict.UNKNOWN
     return _record(at, ended, revision, verdict=verdict, ending=ending)
 
@@ -92,7 +94,9 @@ def take_back(at: Situation, course: Course, to: str, *, by: MadeStableBy, endin
     spared = ending.bad and course.progress.refused == at.current
     refused = course.progress.refused if spared else gone
     returning = replace(returning, progress=replace(returning.progress, refused=refused, rolled_back=taken_back))
-    returning = returning.warn("RollingBack", _short(f"from {gone} to {to}: {ending.reason}: {ending.note}"))
+    returning = returning.warn(
+        "RollingBack", _short(f"from {gone} to {to}: {ending.reason}: {ending.note}"), cause=ending.reason
+    )
     verdict = RevisionVerdict.BAD if ending.bad else RevisionVerdict.GOOD
     return _record(at, returning, gone, verdict=verdict, ending=ending)
 

@@ -233,11 +233,11 @@ class Course:
     switch: bool | None = None
     stalled: GateResult | None = None
 
-    def say(self, reason: str, note: str, weight: Weight = Weight.NORMAL) -> "Course":
-        return replace(self, events=(*self.events, Event(weight, reason, note)))
+    def say(self, reason: str, note: str, weight: Weight = Weight.NORMAL, *, cause: str = "") -> "Course":
+        return replace(self, events=(*self.events, Event(weight, reason, note, cause)))
 
-    def warn(self, reason: str, note: str) -> "Course":
-        return self.say(reason, note, Weight.WARNING)
+    def warn(self, reason: str, note: str, *, cause: str = "") -> "Course":
+        return self.say(reason, note, Weight.WARNING, cause=cause)
 
     def mark(self, revision: str, annotations: Mapping[str, str], why: str) -> "Course":
         return replace(self, marks=(*self.marks, Mark(revision, annotations, why)))
