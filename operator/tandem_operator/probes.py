@@ -14,9 +14,10 @@ from tandem_operator.rights import Lacking
 from tandem_operator.steady import Steady
 from tandem_operator.worklist import Worklist
 
-SILENCE_SECONDS = 600.0
-"""Every object is looked at once a minute at least; ten minutes without a finished look mean that we hang. A watch that
-hangs is not seen here: kopf opens it anew when not even a bookmark came for 70 s."""
+SILENCE_SECONDS = 180.0
+"""Every object is looked at once a minute at least, and each request of a look has a deadline, so three minutes without
+a finished look mean that we hang. A watch that hangs is not seen here, and need not be: kopf opens the objects' anew
+when not even a bookmark came for 70 s, and those of the children are opened anew after 90 s (`kube`)."""
 
 
 @dataclass(slots=True)

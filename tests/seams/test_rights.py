@@ -92,7 +92,7 @@ async def test_an_operator_with_nothing_to_look_at_is_alive_and_one_that_hangs_i
     clock.advance(SILENCE_SECONDS - 1)
     assert health.alive() is None
     clock.advance(1)
-    assert health.alive() == "no look has finished for 600 s"
+    assert health.alive() == "no look has finished for 180 s"
 
 
 async def test_gauges_and_looks_are_in_the_registry() -> None:
