@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import aiohttp
 from kubernetes.aio import client, config
 
+from tandem_operator.definition import schema_of
 from tandem_operator.domain.errors import ClusterError, Conflict, Forbidden, Refused, Unavailable
 from tandem_operator.domain.nested import items, mapping, text, texts
 from tandem_operator.ports import Change, Json, Key, Kind
@@ -173,6 +174,9 @@ class KubeCluster:
         # With a uid, a Conflict says that another object bears the name by now: the one that was meant is gone.
         with contextlib.suppress(*(() if uid is None else (Conflict,))):
             await self._request_or_none("DELETE", path_of(kind, namespace, name), body=body)
+
+    async def served_schema(self) -> Json:
+        return schema_of(await self._request("GET", "/openapi/v3/apis/tandem.dev/v1alpha1"))
 
     async def list_changes(self, kind: Kind, namespace: str | None, *, label: str) -> tuple[tuple[Change, ...], str]:
         found: list[Change] = []

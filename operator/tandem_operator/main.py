@@ -228,7 +228,8 @@ async def _lead(
 
         async with connect() as changes:
             following = watch_children(changes, settings.watch_namespaces, wake)
-            tasks = [asyncio.create_task(work) for work in (worklist.run(), following)]
+            comparing = sources.definition.follow(changes)
+            tasks = [asyncio.create_task(work) for work in (worklist.run(), following, comparing)]
             for task in tasks:
                 task.add_done_callback(lambda _: stop.set())
             try:

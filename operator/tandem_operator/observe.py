@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from tandem_operator.definition import Definition
 from tandem_operator.domain import queries, readings, record
 from tandem_operator.domain.errors import Forbidden, ProviderError
 from tandem_operator.domain.nested import held, items, mapping, number, text, texts
@@ -96,8 +97,8 @@ class ScrapeHistory:
 class Sources:
     """Where a look comes from, and the settings that decisions rest on.
 
-    `steady` remembers objects at rest. `metrics` is None without a Prometheus; `keep` gets each look that reads
-    everything, to record it.
+    `steady` remembers objects at rest, `definition` what the served one lacks. `metrics` is None without a Prometheus;
+    `keep` gets each look that reads everything, to record it.
     """
 
     cluster: Cluster
@@ -106,6 +107,7 @@ class Sources:
     terms: OperatorTerms
     history: ScrapeHistory = field(default_factory=ScrapeHistory)
     steady: Steady = field(default_factory=Steady)
+    definition: Definition = field(default_factory=Definition)
     metrics: Metrics | None = None
     keep: Callable[[Observed], None] = lambda _: None
 
@@ -131,7 +133,15 @@ async def observe(found: Found, sources: Sources, *, window: timedelta) -> Obser
     key, now = Key(resource.namespace, resource.name), sources.clock.now()
     bodies = {text(body, "metadata", "uid"): body for body in found.pods}
     pods, children = tuple(map(read_pod, bodies.values())), tuple(map(Child, found.children))
-    held = Observed(now=now, resource=resource, terms=sources.terms, children=children, pods=pods, nodes=found.nodes)
+    held = Observed(
+        now=now,
+        resource=resource,
+        terms=sources.terms,
+        children=children,
+        pods=pods,
+        nodes=found.nodes,
+        lacking_fields=sources.definition.lacking,
+    )
     scrape, pressed, answered = await asyncio.gather(
         _scrape(pods, bodies, sources.telemetry, now),
         asyncio.gather(*(_with_pressure(pod, bodies[pod.uid], sources.telemetry) for pod in pods)),

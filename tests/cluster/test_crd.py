@@ -14,6 +14,7 @@ from tests.cluster.definition import CHART, install_definition
 
 from tandem_devcluster.kubeconfig import read_access
 from tandem_devcluster.testing import Cluster
+from tandem_operator.definition import fields_of, own_fields, schema_of
 from tandem_operator.domain.overlay import overlaid
 from tandem_operator.domain.spec import parse
 
@@ -308,3 +309,12 @@ def _wait_until_in_force(cluster: Cluster, namespace: str, account: str) -> None
             cluster.kubectl(*_patch_of_spec(namespace, account), "--dry-run=server")
         except subprocess.CalledProcessError as error:
             said = error.stderr
+
+
+def test_the_fields_that_the_api_server_tells_of_are_those_of_the_definition(client: httpx.Client) -> None:
+    """So an older one is found out (`test_definition`); the API server tells of a new definition some seconds later."""
+    deadline, served = time.monotonic() + 60, frozenset[str]()
+    while not served and time.monotonic() < deadline:
+        answer = client.get("/openapi/v3/apis/tandem.dev/v1alpha1")
+        served = frozenset(fields_of(schema_of(answer.json() if answer.status_code == httpx.codes.OK else {})))
+    assert served >= own_fields()

@@ -21,6 +21,7 @@ from tandem_operator.domain.revision import Role, RoleHash
 from tandem_operator.domain.views import View, percent_of
 
 LONGEST_MESSAGE = 1024
+LACKING_NAMED = 5
 _TRUE, _FALSE, _UNKNOWN = GateVerdict.OPEN, GateVerdict.CLOSED, GateVerdict.UNKNOWN
 
 
@@ -94,7 +95,17 @@ def _accepted(view: View) -> GateResult:
         return GateResult(_FALSE, "InvalidSpec", f"{view.decision.refusal}; what served goes on serving")
     if failed is not None and failed.reason == "Refused":
         return GateResult(_FALSE, "ChildRefused", f"{failed.action.kind} {failed.action.name}: {failed.message}")
-    return GateResult(_TRUE, "Valid", "the spec is valid")
+    return _outdated(view.seen.lacking_fields) or GateResult(_TRUE, "Valid", "the spec is valid")
+
+
+def _outdated(lacking: tuple[str, ...]) -> GateResult | None:
+    """The served definition is that of an older release."""
+    if not lacking:
+        return None
+    others = f" and {len(lacking) - LACKING_NAMED} more" if len(lacking) > LACKING_NAMED else ""
+    named = f"{', '.join(lacking[:LACKING_NAMED])}{others}"
+    told = f"the spec is valid, but the installed CRD is older than the operator and lacks {named}, so they are refused"
+    return GateResult(_TRUE, "DefinitionOutdated", f"{told} or dropped: apply the CRD of the operator's release")
 
 
 def _target_ready(view: View) -> GateResult:

@@ -178,6 +178,7 @@ class Observed:
     `scrape` is what the gateways answered now, `baseline` what they had answered when the breaker's window began; it is
     None until the operator has watched that long. `nodes` is None where it may not read them. `terms` are the
     operator's settings, as far as decisions rest on them. `readings` are what Prometheus answered, where it was asked.
+    `lacking_fields` are those that the served definition of the resource has not.
     """
 
     now: Moment
@@ -189,6 +190,7 @@ class Observed:
     baseline: Scrape | None = None
     nodes: tuple[Node, ...] | None = None
     readings: tuple[Reading, ...] = ()
+    lacking_fields: tuple[str, ...] = ()
 
     def of_kind(self, kind: str) -> Iterator[Child]:
         return (child for child in self.children if child.kind == kind)
