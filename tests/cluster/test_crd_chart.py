@@ -45,6 +45,18 @@ def test_a_value_that_does_not_exist_is_refused_by_name(cluster: Cluster) -> Non
     assert "additional properties 'namespace' not allowed" in caught.value.stderr
 
 
+def test_a_second_release_that_would_serve_all_namespaces_is_refused_c40(cluster: Cluster, namespace: str) -> None:
+    cluster.kubectl("delete", "crd/speculativedeployments.tandem.dev", "--ignore-not-found")
+    cluster.helm("install", "tandem", CHART, "-n", namespace)
+    try:
+        for name in ("tandem", "second"):
+            with pytest.raises(subprocess.CalledProcessError) as caught:
+                cluster.helm("install", name, CHART, "-n", "default")
+            assert "exists and cannot be imported into the current release" in caught.value.stderr
+    finally:
+        cluster.helm("uninstall", "tandem", "-n", namespace)
+
+
 def test_an_upgrade_keeps_the_token_and_uninstalling_keeps_the_resource(cluster: Cluster, namespace: str) -> None:
     cluster.kubectl("delete", "crd/speculativedeployments.tandem.dev", "--ignore-not-found")
     cluster.helm("install", "tandem", CHART, "-n", namespace, "--set", "replicaCount=1")

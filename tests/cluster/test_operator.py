@@ -123,6 +123,13 @@ def test_the_object_becomes_ready_and_answers_through_its_service(installed: Ins
 HEALTHY = {"Ready": "True", "Accepted": "True", "ModelsCompatible": "True", "DraftReady": "True", "Stalled": "False"}
 
 
+def test_neither_the_object_nor_a_child_of_its_has_a_finalizer_c36(installed: Installed) -> None:
+    ours = ("-l", f"tandem.dev/deployment={NAME}")
+    held = [installed.object(), *installed.cluster.get(KINDS, *ours, namespace=installed.namespace)["items"]]
+    assert len(held) > len(KINDS.split(","))
+    assert [each["metadata"]["name"] for each in held if "finalizers" in each["metadata"]] == []
+
+
 def test_a_steady_object_causes_no_write_but_leases(installed: Installed) -> None:
     installed.settle()
     renewals = 0
@@ -250,3 +257,19 @@ def test_a_deleted_object_leaves_nothing(installed: Installed) -> None:
     ours = ("-l", f"tandem.dev/deployment={NAME}", "-n", installed.namespace)
     installed.cluster.kubectl("wait", "--for=delete", KINDS, *ours, f"--timeout={PATIENCE_SECONDS // 3}s")
     assert installed.cluster.kubectl("get", KINDS, *ours, "-o", "name") == ""
+
+
+def test_a_namespace_goes_though_no_operator_is_there_any_more_c36(installed: Installed) -> None:
+    """With an object that was on its way, and children of all kinds."""
+    cluster, namespace = installed.cluster, f"leaving-{secrets.token_hex(4)}"
+    cluster.kubectl("create", "namespace", namespace)
+    body = {"apiVersion": "tandem.dev/v1alpha1", "kind": "SpeculativeDeployment", "metadata": {"name": NAME}}
+    cluster.apply({**body, "spec": SPEC}, namespace=namespace)
+    cluster.wait("deployment", f"{NAME}-gateway", namespace=namespace, until=bool, deadline_seconds=PATIENCE_SECONDS)
+    cluster.kubectl("scale", "deployment/tandem-operator", "-n", installed.system, "--replicas=0")
+    cluster.kubectl("wait", "--for=delete", "pod", "--all", "-n", installed.system, "--timeout=30s")
+    cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while left := cluster.kubectl("get", "namespace", namespace, "--ignore-not-found", "-o", "jsonpath={.status}"):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.5)
