@@ -46,6 +46,7 @@ import yaml
 
 from benchmarks.record import record
 from benchmarks.scale_world import stand_in
+from tandem_devcluster import linux
 from tandem_devcluster.api import Api, Object, build_path
 from tandem_devcluster.build import ensure_built
 from tandem_devcluster.errors import ApiError
@@ -84,7 +85,13 @@ class Operator:
         environment = {**os.environ, **self.environment, "POD_NAME": name}
         with self.log.open("ab") as log:
             command = [sys.executable, "-m", "tandem_operator.main"]
-            self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                command,
+                env=environment,
+                stdout=log,
+                stderr=log,
+                preexec_fn=linux.die_with_parent,  # noqa: PLW1509 - one call into the kernel, whatever threads there are
+            )
 
     def stop(self) -> None:
         assert self.process is not None
@@ -357,7 +364,7 @@ def run(count: int, calm: float) -> Object:
     """The samples of a run on a cluster of its own."""
     with tempfile.TemporaryDirectory(prefix="operator-scale-") as folder:
         state = StateFolder(Path(folder) / "state")
-        start(state, asyncio.run(ensure_built()), Plan((), bare=True))
+        start(state, asyncio.run(ensure_built()), Plan((), bare=True, bound=True))
         try:
             rights, samples = Path(folder) / "rights.yaml", Path(folder) / "samples.json"
             rights.write_text(rendered_rights(state))
@@ -405,6 +412,10 @@ def main() -> None:
     for hidden in ("--inside", "--rights", "--samples", "--stand-in"):
         parser.add_argument(hidden, type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.stand_in or given.inside:
+        linux.die_with_parent()  # which may have been killed, and these are not in the cluster's process namespace
+    else:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # as by a key: the cluster ends with this process
     if given.stand_in:
         asyncio.run(stand_in(given.stand_in))
     elif given.inside:

@@ -27,13 +27,15 @@ _POLL_SECONDS = 0.02
 class Plan:
     """How the cluster is to be: its machines, its port on 127.0.0.1 (0: any), and the first restart delay of a pod.
 
-    A `bare` one is an API server with its store: without controllers, scheduler and machines.
+    A `bare` one is an API server with its store: without controllers, scheduler and machines. A `bound` one ends with
+    the thread that started it, however that ends.
     """
 
     machines: tuple[Machine, ...]
     api_port: int = 0
     backoff_base_seconds: float = 10.0
     bare: bool = False
+    bound: bool = False
 
 
 def start(state: StateFolder, program: Path, plan: Plan) -> Running:
@@ -93,7 +95,7 @@ def _start_and_hear(state: StateFolder, program: Path, plan: Plan, listener: soc
 def _orders(state: StateFolder, program: Path, plan: Plan, port: int) -> list[str]:
     orders = ["--state", str(state.root), "--program", str(program)]
     orders += ["--api-port", str(port), "--backoff-base", str(plan.backoff_base_seconds)]
-    return [*orders, "--bare"] if plan.bare else orders
+    return [*orders, *(flag for flag, wanted in (("--bare", plan.bare), ("--bound", plan.bound)) if wanted)]
 
 
 def _spawn(state: StateFolder, orders: list[str], listener: int, herald: int) -> int:

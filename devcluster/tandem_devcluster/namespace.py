@@ -68,14 +68,17 @@ def enter_network_of(pid: int) -> None:
         raise NamespaceError(f"cannot enter the network of process {pid} ({error})") from error
 
 
-def run_in_cluster_namespaces(body: Callable[[], int]) -> int:
+def run_in_cluster_namespaces(body: Callable[[], int], *, bound: bool = False) -> int:
     """Run `body` as a process of new cluster namespaces; return its exit status once all of them have ended.
 
     Three processes: this one stays outside and stands for the cluster; the first process inside reaps orphans, as any
     process 1 must; its child runs `body`. SIGTERM, SIGINT and SIGHUP are passed on to `body`. Whichever of the three
-    ends, by whatever cause, the others and everything that `body` started end too.
+    ends, by whatever cause, the others and everything that `body` started end too. So they do when the thread that
+    started this process ends, if it is `bound` to it.
     """
     make_cluster_namespaces()
+    if bound:
+        linux.die_with_parent()
     first = os.fork()
     if first == 0:
         linux.die_with_parent()

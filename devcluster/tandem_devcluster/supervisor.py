@@ -212,6 +212,7 @@ def main() -> None:
     parser.add_argument("--api-port", type=int, required=True)
     parser.add_argument("--backoff-base", type=float, required=True)
     parser.add_argument("--bare", action="store_true")
+    parser.add_argument("--bound", action="store_true", help="end when the thread that started this process ends")
     given = parser.parse_args()
     orders = Orders(
         state=StateFolder(given.state),
@@ -223,7 +224,7 @@ def main() -> None:
         bare=given.bare,
     )
     try:
-        sys.exit(run_in_cluster_namespaces(lambda: asyncio.run(_supervise(orders))))
+        sys.exit(run_in_cluster_namespaces(lambda: asyncio.run(_supervise(orders)), bound=given.bound))
     except DevClusterError as error:
         os.write(orders.herald, f"error: {error}\n".encode())
         sys.exit(1)

@@ -31,7 +31,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[
     state = StateFolder(tmp_path_factory.mktemp("devcluster") / "state")
     folders = {MODELS: str(models), PAIRS: str(PAIRS_FOLDER)}
     machines = tuple(replace(machine, folders=folders) for machine in DEFAULT_MACHINES)
-    start(state, asyncio.run(ensure_built()), Plan(machines, backoff_base_seconds=1.0))
+    start(state, asyncio.run(ensure_built()), Plan(machines, backoff_base_seconds=1.0, bound=True))
     try:
         yield Cluster(state)
     finally:

@@ -55,6 +55,33 @@ def test_a_bare_cluster_is_an_api_server_and_nothing_else(tmp_path: Path) -> Non
     wait_until_gone(state)
 
 
+MAKER = """
+import sys, time
+from pathlib import Path
+from tandem_devcluster.lifecycle import Plan, start
+from tandem_devcluster.state import StateFolder
+
+start(StateFolder(Path(sys.argv[1])), Path(sys.argv[2]), Plan((), bare=True, bound=True))
+print("made", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_bound_cluster_ends_with_who_made_it_though_that_was_killed(tmp_path: Path) -> None:
+    """A benchmark or a test run that was killed left its cluster running."""
+    state = StateFolder(tmp_path / "state")
+    command = [sys.executable, "-c", MAKER, str(state.root), str(asyncio.run(ensure_built()))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as maker:
+        try:
+            assert maker.stdout is not None
+            assert "made\n" in iter(maker.stdout.readline, "")
+            assert processes_of(state)
+        finally:
+            maker.kill()
+    wait_until_gone(state)
+    assert state.running() is None
+
+
 def test_a_killed_supervisor_takes_everything_along_and_the_next_start_works(tmp_path: Path) -> None:
     state = StateFolder(tmp_path / "state")
     program = asyncio.run(ensure_built())
