@@ -92,6 +92,8 @@ class World:
         self.full: set[str] = set()
         self.tokenizers: dict[str, str] = {}
         self.memory: int | None = None
+        self.kv: int | None = None
+        self.preempting: bool | None = None
         self.asked: list[str] = []
         self.prometheus: Callable[[str], bytes] = lambda query: b'{"status": "error", "error": "nobody told me"}'
         self.events: list[Event] = []
@@ -218,6 +220,8 @@ class World:
             unschedulable_since=born if role_hash in self.full else None,
             fetched=None if role is Role.GATEWAY else Fetched(digest="sha256:d", tokenizer=tokenizer),
             memory_basis_points=self.memory if role is Role.TARGET else None,
+            kv_basis_points=self.kv if role is Role.TARGET else None,
+            preempting=self.preempting if role is Role.TARGET else None,
         )
 
     def settle_deployments(self) -> None:

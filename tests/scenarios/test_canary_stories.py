@@ -239,11 +239,23 @@ def test_memory_pressure_takes_the_canarys_speculation_first_and_nobody_elses() 
 
 def test_memory_pressure_that_lasts_aborts_a_canary_that_is_not_to_blame() -> None:
     world, v2 = under_pressure()
-    world.run(20)
+    world.run(40)
     assert stage(world) is Stage.STEPPING
     world.tick()
     assert (stage(world), world.progress.refused, world.condition("MemoryPressure")[0]) == (Stage.STABLE, v2, "True")
     assert (world.condition("RolledBack"), world.verdicts()[v2]) == (("True", "MemoryPressure"), "Unknown")
+
+
+def test_a_silenced_canary_is_not_ended_for_a_preemption_from_before_it_fell_silent() -> None:
+    """The cache stays fuller than its low mark, as a busy server's does; targets tell of a preemption for 30 s."""
+    world, v2 = under_pressure()
+    world.memory, world.kv, world.preempting = 5000, 8500, True
+    world.run(30)
+    assert (stage(world), speaking(world)[v2]) == (Stage.STEPPING, False)
+    world.preempting = False
+    world.tick()
+    assert (stage(world), speaking(world)[v2]) == (Stage.STEPPING, True)
+    assert "CanaryHeardAgain" in world.reasons()
 
 
 def test_a_canary_that_is_silenced_for_memory_speaks_again_once_it_is_over_and_is_promoted() -> None:

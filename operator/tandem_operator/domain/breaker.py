@@ -342,7 +342,11 @@ def pressure(marks: MemoryMarks, use: MemoryUse) -> str | None:
 
 
 def presses_on(marks: MemoryMarks, use: MemoryUse) -> bool:
-    """Whether the use has not fallen below the low mark, as it must after pressure."""
+    """Whether the use has not fallen below the low mark, as it must after pressure.
+
+    Of the KV cache it counts only while somebody was pushed out of it in the last 30 s: how full it is follows the
+    load, so a busy healthy server may stay above the mark for ever, and would never speculate again.
+    """
     mark = marks.enable_below_basis_points
     kv_presses = use.kv_basis_points is not None and use.kv_basis_points >= mark and bool(use.preempting)
     return kv_presses or (use.working_set_basis_points is not None and use.working_set_basis_points >= mark)

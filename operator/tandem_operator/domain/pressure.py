@@ -19,9 +19,9 @@ from tandem_operator.domain.progress import Rollout, SpeculationState
 from tandem_operator.domain.revision import Role, RoleHash
 from tandem_operator.domain.situation import Course, Situation
 
-QUIET = timedelta(seconds=30)
-"""Gateways follow a policy within 2 s, answers give back what their proposals held within a round, and a steady object
-is looked at every 10 s."""
+QUIET = timedelta(seconds=45)
+"""Gateways follow a policy within 2 s, answers give back what their proposals held within a round, a target says for
+30 s after the last preemption that it preempts, and a steady object is looked at every 10 s."""
 
 
 def mind_pressure(at: Situation, course: Course) -> Course:
