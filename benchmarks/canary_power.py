@@ -2,50 +2,49 @@
 
 Refuses to know gateways and clusters: time is virtual. The evidence (`domain.evidence`) and the checks
 (`domain.health`) are the product's own, looked at every 30 s over the default steps that serve somebody, with the
-default analysis.
+default analysis; then with three segments and a bound on stutter besides, where a part of the traffic decodes plainly.
 
-The traffic is meant to mislead. Sessions are sticky and differ in acceptance and in waiting; answers have heavy-tailed
-lengths; the load swings, and acceptance falls by 20 points while the weights rise from 10 to 50 %; the canary examines
-a quarter more tokens for the same text, as a larger K does; outages make both err; a pod's speed wanders from slot to
-slot with an autocorrelation of .4. Two tests that people write first are shown the same traffic: a z test at the same
-confidence that is asked at every look, and the product's own interval over sums that are pooled over the weights.
+The traffic is meant to mislead (`canary_traffic`). Two tests that people write first are shown the same: a z test at
+the same confidence that is asked at every look, and the product's own interval over sums that are pooled over the
+weights.
+
+Runs depend on their seed alone, so they are shared out to as many processes as there are cores.
 """
 
 import argparse
 import math
 import statistics
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import timedelta
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
-import numpy as np
-from numpy.typing import NDArray
-
+from benchmarks.canary_traffic import CANARY, LOOK_SECONDS, SEGMENTS, SLOT_SECONDS, STABLE, TARGET, Drop, Traffic
 from benchmarks.record import record
 from tandem_operator.domain import evidence, health
 from tandem_operator.domain.decision import CheckVerdict
 from tandem_operator.domain.evidence import Evidence, total_of
 from tandem_operator.domain.intervals import Estimate, combine, difference, half_width, ratio
 from tandem_operator.domain.record import EPOCH
-from tandem_operator.domain.samples import BUCKETS, Arm, Buckets, Document, FirstTokens, Scrape, Slot, Stratum
-from tandem_operator.domain.spec import DEFAULT_STEPS, Analysis
-from tandem_runtime.domain.evidence import FIRST_TOKEN_EDGES_MILLISECONDS
+from tandem_operator.domain.samples import Stratum
+from tandem_operator.domain.spec import DEFAULT_STEPS, Analysis, InterTokenGate, SegmentGate
+from tandem_runtime.engines.cores import allowed_cores
 
 SEED, RUNS, POWER_RUNS = 17, 2000, 400
-LOOK_SECONDS, DEADLINE_SECONDS = 30, 14_400
-RATE = 8.0
-"""Requests per second, in the mean."""
-SESSIONS, REQUESTS_OF_A_SESSION = 400, 5
-FALL, FALL_SECONDS = 0.2, 1800
-OFF, SLOT_SECONDS, PODS = 0.2, 20, 2
+DEADLINE_SECONDS = 14_400
 ENOUGH = 2000
 """Requests of the canary within which a drop must be found."""
-CANARY, STABLE, TARGET = "canary", "stable", "t"
 STEPS = tuple(step for step in DEFAULT_STEPS if not step.shadow)
 RULES = Analysis()
-
-Numbers = NDArray[np.float64]
+GATES = tuple(SegmentGate(name=name) for name in SEGMENTS)
+IN_PARTS = Analysis(segments=GATES, inter_token_latency=InterTokenGate(max_p99_increase_basis_points=2500))
+DROP = RULES.acceptance.max_drop_basis_points / 10_000
+WORSE_IN = "hot"
+SEGMENT_DROP = 1.5 * GATES[0].max_drop_basis_points / 10_000
+"""In a seventh of the traffic, so that the whole hardly tells."""
+FAR = 2**32
+"""Where the seeds of worse canaries begin, downwards."""
 
 
 class Ending(StrEnum):
@@ -67,143 +66,56 @@ class Run:
 
 
 @dataclass(slots=True)
-class Counts:
-    """What a gateway counts of one revision under one policy."""
+class Naive:
+    """What the two tests that people write first have said so far; nobody asks them where there are parts."""
 
-    requests: int = 0
-    errors: int = 0
-    rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros((3, BUCKETS), np.int64))
-    waits: NDArray[np.int64] = field(
-        default_factory=lambda: np.zeros((len(FIRST_TOKEN_EDGES_MILLISECONDS) + 1, BUCKETS), np.int64)
-    )
+    asked: bool
+    z: bool = False
+    pooled: bool = False
 
-    def stratum(self, policy: int, revision: str) -> Stratum:
-        accepted, examined, asked = (tuple(row.tolist()) for row in self.rows)
-        bins = {str(index): tuple(row.tolist()) for index, row in enumerate(self.waits) if row.any()}
-        return Stratum(
-            policy=policy,
-            revision=revision,
-            requests=self.requests,
-            errors=self.errors,
-            acceptance=Buckets(accepted, examined, asked),
-            first_token=FirstTokens(FIRST_TOKEN_EDGES_MILLISECONDS, bins),
-        )
+    def look(self, known: Evidence, alpha: float) -> None:
+        if self.asked:
+            self.z = self.z or z_test_fails(known)
+            self.pooled = self.pooled or pooled_fails(known, alpha)
 
 
-class Sessions:
-    """Who asks: each with a place among the weights, a bucket, and its own acceptance and patience."""
-
-    def __init__(self, chance: np.random.Generator) -> None:
-        self.chance = chance
-        self.place, self.acceptance, self.wait = (np.zeros(SESSIONS) for _ in range(3))
-        self.bucket = np.zeros(SESSIONS, np.int64)
-        self.renew(np.arange(SESSIONS))
-
-    def renew(self, which: NDArray[np.int64]) -> None:
-        self.place[which] = self.chance.random(len(which))
-        self.bucket[which] = self.chance.integers(BUCKETS, size=len(which))
-        self.acceptance[which] = self.chance.normal(0, 0.1, len(which))
-        self.wait[which] = self.chance.normal(0, 0.4, len(which))
-
-
-class Traffic:
-    """One gateway and what passes through it."""
-
-    def __init__(self, seed: int, *, drop: float) -> None:
-        self.chance = np.random.default_rng(seed)
-        self.drop = drop
-        self.sessions = Sessions(self.chance)
-        self.phase = self.chance.uniform(0, 2 * math.pi)
-        self.counts: dict[tuple[int, str], Counts] = {}
-        self.told: dict[tuple[int, str], Stratum] = {}
-        self.slots: list[Slot] = []
-        self.pace = np.zeros(PODS)
-
-    def pass_time(self, second: int, policy: int, percent: int) -> None:
-        """The requests and slots of the look's span that begins at `second`."""
-        load = 1 + 0.5 * math.sin(2 * math.pi * second / 3000 + self.phase)
-        asked = int(self.chance.poisson(RATE * LOOK_SECONDS * load))
-        who = self.chance.integers(SESSIONS, size=asked)
-        is_canary = self.sessions.place[who] < percent / 100
-        outage = self.chance.random() < 0.02
-        for name, chosen in ((CANARY, who[is_canary]), (STABLE, who[~is_canary])):
-            self._serve(self.counts.setdefault((policy, name), Counts()), name, chosen, second, load, outage)
-        self.sessions.renew(np.unique(who[self.chance.random(asked) < 1 / REQUESTS_OF_A_SESSION]))
-        self._close_slots(second, policy, percent, load)
-
-    def _serve(self, counts: Counts, name: str, who: NDArray[np.int64], second: int, load: float, outage: bool) -> None:
-        count, bucket = len(who), self.sessions.bucket[who]
-        counts.requests += count
-        counts.errors += int(self.chance.binomial(count, 0.03 if outage else 0.001))
-        logs = math.log(100) + load + self.sessions.wait[who] + self.chance.normal(0, 0.5, count)
-        np.add.at(counts.waits, (np.searchsorted(FIRST_TOKEN_EDGES_MILLISECONDS, np.exp(logs)), bucket), 1)
-        length = np.minimum(20 * (self.chance.pareto(1.5, count) + 1), 2000)
-        examined = np.ceil(length * (1.25 if name == CANARY else 1.0)).astype(np.int64)
-        level = 0.8 - FALL * min(1.0, second / FALL_SECONDS) - (self.drop if name == CANARY else 0.0)
-        accepted = self.chance.binomial(examined, np.clip(level + self.sessions.acceptance[who], 0.02, 0.98))
-        on = self.chance.random(count) >= OFF
-        sums = (accepted, examined, np.ones(count))
-        counts.rows += np.array([np.bincount(bucket[on], values[on], BUCKETS) for values in sums]).astype(np.int64)
-
-    def _close_slots(self, second: int, policy: int, percent: int, load: float) -> None:
-        for slot in range(-(-second // SLOT_SECONDS), -(-(second + LOOK_SECONDS) // SLOT_SECONDS)):
-            self.pace = 0.4 * self.pace + math.sqrt(1 - 0.16) * self.chance.normal(0, 0.1, PODS)
-            for pod in range(PODS):
-                self._close_slot(f"pod-{pod}", slot, (policy, percent, load * math.exp(self.pace[pod])))
-
-    def _close_slot(self, pod: str, slot: int, how: tuple[int, int, float]) -> None:
-        policy, percent, pace = how
-        arm = Arm.OFF if self.chance.random() < OFF else Arm.ON
-        for name, share in ((CANARY, percent / 100), (STABLE, 1 - percent / 100)):
-            tokens = int(self.chance.poisson(2000 * share)) + 1
-            speed = 1.4 if arm is Arm.ON else 1.0
-            spent = round(tokens * 20 * pace * math.exp(self.chance.normal(0, 0.05)) / speed) + 1
-            held = Slot(
-                pod=pod,
-                target=TARGET,
-                slot=slot,
-                arm=arm,
-                policy=policy,
-                revision=name,
-                tokens=tokens,
-                milliseconds=spent,
-            )
-            self.slots.append(held)
-
-    def scrape(self, second: int, policy: int) -> Scrape:
-        for key, counts in self.counts.items():
-            if key[0] == policy or key not in self.told:
-                self.told[key] = counts.stratum(*key)
-        self.slots = self.slots[-40:]  # older ones were read
-        document = Document(boot="b", policy=policy, strata=tuple(self.told.values()), slots=tuple(self.slots))
-        return Scrape(EPOCH + timedelta(seconds=second), {"gateway": document})
-
-
-def watch(seed: int, *, drop: float = 0.0, most_requests: int | None = None) -> Run:
+def watch(seed: int, *, drop: Drop | None = None, rules: Analysis = RULES, most_requests: int | None = None) -> Run:
     """One canary from its first step to its end."""
-    traffic, step, since = Traffic(seed, drop=drop), 0, 0
-    known = evidence.begin(CANARY, STABLE, since=1, now=EPOCH)
-    naive = pooled = False
+    in_parts = bool(rules.segments)
+    traffic, step, since = Traffic(seed, drop=drop or Drop(), in_parts=in_parts), 0, 0
+    known, naive = evidence.begin(CANARY, STABLE, since=1, now=EPOCH), Naive(asked=not in_parts)
     for look in range(1, DEADLINE_SECONDS // LOOK_SECONDS + 1):
         second, policy, percent = look * LOOK_SECONDS, step + 1, STEPS[step].percent
         traffic.pass_time(second - LOOK_SECONDS, policy, percent)
-        known = evidence.add(known, traffic.scrape(second, policy), gateways=["gateway"], slot_seconds=SLOT_SECONDS)
-        results = health.assess(question(known, step))
-        naive, pooled = naive or z_test_fails(known), pooled or pooled_fails(known, question(known, step).alpha)
+        known = added(known, traffic, second, policy, rules)
+        asked = question(known, step, rules)
+        results = health.assess(asked)
+        naive.look(known, asked.alpha)
         failed = tuple(each.name for each in results if each.verdict is CheckVerdict.FAIL)
         requests = asked_of(known)
         if failed or (most_requests is not None and requests >= most_requests):
-            return Run(Ending.FAILED if failed else Ending.EXPIRED, failed, requests, look, naive, pooled)
+            return Run(Ending.FAILED if failed else Ending.EXPIRED, failed, requests, look, naive.z, naive.pooled)
         if health.worst(results) is CheckVerdict.PASS and second - since >= STEPS[step].hold_seconds:
             step, since = step + 1, second
             if step == len(STEPS):
-                return Run(Ending.PROMOTED, (), requests, look, naive, pooled)
-    return Run(Ending.EXPIRED, (), asked_of(known), DEADLINE_SECONDS // LOOK_SECONDS, naive, pooled)
+                return Run(Ending.PROMOTED, (), requests, look, naive.z, naive.pooled)
+    return Run(Ending.EXPIRED, (), asked_of(known), DEADLINE_SECONDS // LOOK_SECONDS, naive.z, naive.pooled)
 
 
-def question(known: Evidence, step: int) -> health.Question:
+def added(known: Evidence, traffic: Traffic, second: int, policy: int, rules: Analysis) -> Evidence:
+    more = rules.inter_token_latency.max_p99_increase_basis_points
+    return evidence.add(
+        known,
+        traffic.scrape(second, policy),
+        gateways=["gateway"],
+        slot_seconds=SLOT_SECONDS,
+        stretch_factor=None if more is None else 1 + more / 10_000,
+    )
+
+
+def question(known: Evidence | None, step: int, rules: Analysis = RULES) -> health.Question:
     decides = STEPS[step].percent >= 50
-    return health.Question(analysis=RULES, evidence=known, target=TARGET, floor_decides=decides)
+    return health.Question(analysis=rules, evidence=known, target=TARGET, floor_decides=decides)
 
 
 def asked_of(known: Evidence) -> int:
@@ -259,24 +171,50 @@ def _log_chance(hits: int, runs: int, share: float) -> float:
     return ways + hits * math.log(share) + (runs - hits) * math.log1p(-share)
 
 
-def figures_of(equal: list[Run], worse: list[Run]) -> Mapping[str, float]:
-    failed = [run for run in equal if run.ending is Ending.FAILED]
-    found = [run.requests for run in worse if "acceptanceDrop" in run.failed and run.requests <= ENOUGH]
-    passed = [run.requests for run in equal if run.ending is Ending.PROMOTED]
-    asked = health.Question(analysis=RULES, evidence=None, target=TARGET)
-    names = sorted({check.name for check in health.CHECKS if check.by_chance and check.is_wanted(asked)})
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Canaries that equal stable and that accept less, by the default rules and in parts."""
+
+    equal: list[Run]
+    worse: list[Run]
+    equal_in_parts: list[Run]
+    worse_in_one: list[Run]
+
+
+def figures_of(runs: Runs) -> Mapping[str, float]:
+    equal, parts = runs.equal, runs.equal_in_parts
     return {
-        "equal_runs": len(equal),
-        "false_abort_rate": len(failed) / len(equal),
-        "false_abort_upper": upper_bound(len(failed), len(equal)),
+        **_refusals("", equal, RULES),
         "naive_abort_rate": sum(run.naive for run in equal) / len(equal),
         "pooled_abort_rate": sum(run.pooled for run in equal) / len(equal),
-        "promoted_rate": len(passed) / len(equal),
-        "requests_to_promotion_median": statistics.median(passed) if passed else math.inf,
-        "power_drop_5_at_2000": len(found) / len(worse),
-        "requests_to_drop_5_median": statistics.median(found) if found else math.inf,
-        "requests_to_drop_5_p90": statistics.quantiles(found, n=10)[-1] if len(found) > 1 else math.inf,
-        **{f"false_{name}": sum(name in run.failed for run in equal) / len(equal) for name in names},
+        **_power("drop_5", runs.worse, "acceptanceDrop"),
+        **_refusals("parts_", parts, IN_PARTS),
+        **_power("segment_drop", runs.worse_in_one, "segments"),
+    }
+
+
+def _refusals(prefix: str, equal: list[Run], rules: Analysis) -> Mapping[str, float]:
+    failed = [run for run in equal if run.ending is Ending.FAILED]
+    passed = [run.requests for run in equal if run.ending is Ending.PROMOTED]
+    asked = question(None, 0, rules)
+    names = sorted({check.name for check in health.CHECKS if check.part and check.is_wanted(asked)})
+    by_check = {f"{prefix}false_{name}": sum(name in run.failed for run in equal) / len(equal) for name in names}
+    return {
+        f"{prefix}equal_runs": len(equal),
+        f"{prefix}false_abort_rate": len(failed) / len(equal),
+        f"{prefix}false_abort_upper": upper_bound(len(failed), len(equal)),
+        f"{prefix}promoted_rate": len(passed) / len(equal),
+        f"{prefix}requests_to_promotion_median": statistics.median(passed) if passed else math.inf,
+        **by_check,
+    }
+
+
+def _power(what: str, worse: list[Run], check: str) -> Mapping[str, float]:
+    found = [run.requests for run in worse if check in run.failed and run.requests <= ENOUGH]
+    return {
+        f"power_{what}_at_2000": len(found) / len(worse),
+        f"requests_to_{what}_median": statistics.median(found) if found else math.inf,
+        f"requests_to_{what}_p90": statistics.quantiles(found, n=10)[-1] if len(found) > 1 else math.inf,
     }
 
 
@@ -284,26 +222,39 @@ def _plain(runs: list[Run]) -> list[list[object]]:
     return [[str(run.ending), list(run.failed), run.requests, run.looks, run.naive, run.pooled] for run in runs]
 
 
+def all_runs(count: int, power: int, processes: int) -> Runs:
+    """Of equal ones in parts half as many, which take twice as long."""
+    equal, worse = range(SEED, SEED + count), range(FAR - SEED, FAR - SEED - power, -1)
+    less = {"drop": Drop(DROP), "most_requests": ENOUGH + 1}
+    less_in_one = {"drop": Drop(segment=WORSE_IN, more=SEGMENT_DROP), "most_requests": ENOUGH + 1}
+    with ProcessPoolExecutor(processes) as pool:
+        kinds = [
+            pool.map(partial(watch, **more), seeds, chunksize=5)
+            for more, seeds in (
+                ({}, equal),
+                (less, worse),
+                ({"rules": IN_PARTS}, equal[: max(count // 2, 1)]),
+                ({"rules": IN_PARTS, **less_in_one}, worse),
+            )
+        ]
+        return Runs(*(list(kind) for kind in kinds))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=RUNS, help="canaries that equal stable")
-    parser.add_argument("--power-runs", type=int, default=POWER_RUNS, help="canaries that accept 5 points less")
+    parser.add_argument("--runs", type=int, default=RUNS, help="canaries that equal stable; half as many in parts")
+    parser.add_argument("--power-runs", type=int, default=POWER_RUNS, help="canaries that accept less, of each kind")
+    parser.add_argument("--processes", type=int, default=allowed_cores(), help="that share the runs (default: cores)")
     parser.add_argument("--dry", action="store_true", help="print without writing the result")
     given = parser.parse_args()
-    margin = RULES.acceptance.max_drop_basis_points / 10_000
-    equal = [watch(SEED + run) for run in range(given.runs)]
-    worse = [watch(-SEED - run + 2**32, drop=margin, most_requests=ENOUGH + 1) for run in range(given.power_runs)]
-    figures = figures_of(equal, worse)
+    runs = all_runs(given.runs, given.power_runs, given.processes)
+    figures = figures_of(runs)
     for name, value in figures.items():
-        print(f"{name:32} {value:.4f}")
+        print(f"{name:36} {value:.4f}")
     if not given.dry:
         columns = ["ending", "failed", "canary requests", "looks", "naive z failed", "pooled failed"]
-        record(
-            "canary_power",
-            seed=SEED,
-            figures=figures,
-            samples={"columns": columns, "equal": _plain(equal), "worse": _plain(worse)},
-        )
+        kinds = {name: _plain(getattr(runs, name)) for name in Runs.__slots__}
+        record("canary_power", seed=SEED, figures=figures, samples={"columns": columns, **kinds})
 
 
 if __name__ == "__main__":

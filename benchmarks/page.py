@@ -40,6 +40,13 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
         Headline("requests_to_promotion_median", "requests of an equal canary until its promotion, median"),
         Headline("naive_abort_rate", "equal canaries that a z test at every look refuses", "> .15"),
         Headline("pooled_abort_rate", "that sums pooled over the weights refuse", "> .50"),
+        Headline(
+            "parts_false_abort_upper", "equal canaries refused where segments and stutter are checked too", "≤ .05"
+        ),
+        Headline(
+            "power_segment_drop_at_2000", "15 points less in a seventh of the traffic, found likewise"
+        ),
+        Headline("requests_to_segment_drop_median", "requests of the canary until then, median"),
     ),
     "capacity": (
         Headline("clients_ratio", "clients of one verifier at equal speed, drafts elsewhere over on it", "≥ 1.9"),
