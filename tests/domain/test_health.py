@@ -8,10 +8,10 @@ import pytest
 
 from tandem_operator.domain.decision import CheckResult, CheckVerdict
 from tandem_operator.domain.evidence import ArmSums, Boot, Evidence, SharedSums, begin
-from tandem_operator.domain.health import CHECKS, Question, assess, worst
+from tandem_operator.domain.health import CHECKS, NEAR_TIES_PART, Question, assess, worst
 from tandem_operator.domain.intervals import ERROR_RATIOS, PairSums, SlotSums
 from tandem_operator.domain.samples import BUCKETS, Arm, Buckets, Replayed, Shadow, Stratum, Waits
-from tandem_operator.domain.spec import AcceptanceGate, Analysis, ErrorsGate, FirstTokenGate, SpeedupGate
+from tandem_operator.domain.spec import AcceptanceGate, Analysis, ErrorsGate, Exactness, FirstTokenGate, SpeedupGate
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 RULES = Analysis(min_requests=1000, acceptance=AcceptanceGate(min_basis_points=8000))
@@ -387,7 +387,10 @@ def test_a_canary_whose_runtime_proposes_nothing_is_waited_for_and_that_is_said(
 def test_every_check_that_chance_could_fail_has_its_part_of_the_confidence() -> None:
     proof_or_unasked = {"exactness", "interTokenLatency", "segments", "nearTies"}
     asked = {check.name for check in CHECKS} - proof_or_unasked
-    assert Question(analysis=RULES, evidence=NOTHING, target="t").alpha == pytest.approx(0.05 / len(asked))
+    alpha = Question(analysis=RULES, evidence=NOTHING, target="t").alpha
+    assert alpha == pytest.approx(0.05 / (len(asked) + NEAR_TIES_PART))
+    unreplayed = replace(RULES, exactness=Exactness(sample_basis_points=0))
+    assert Question(analysis=unreplayed, evidence=NOTHING, target="t").alpha == pytest.approx(0.05 / len(asked))
 
 
 @pytest.mark.parametrize(

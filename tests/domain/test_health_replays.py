@@ -7,7 +7,7 @@ import pytest
 
 from tandem_operator.domain.decision import CheckVerdict
 from tandem_operator.domain.evidence import Boot, Evidence, begin
-from tandem_operator.domain.health import Question, assess
+from tandem_operator.domain.health import NEAR_TIES_PART, Question, assess
 from tandem_operator.domain.samples import Replayed, Stratum
 from tandem_operator.domain.spec import Analysis
 
@@ -91,10 +91,26 @@ def test_a_canary_that_grew_into_an_hour_whose_answers_split_is_not_blamed_for_t
     assert found.verdict is CheckVerdict.PASS, found
 
 
-def test_where_bits_are_equal_nothing_is_asked_and_nothing_taken_from_the_other_checks() -> None:
+def test_where_bits_are_equal_nothing_is_asked() -> None:
     exact, near = asked(replays(equal=50), replays(equal=90)), asked(replays(equal=50), replays(plain=9))
-    assert "nearTies" not in {check.name for check in assess(exact)}
-    assert near.alpha == pytest.approx(exact.alpha * 6 / 7)
+    assert [("nearTies" in {check.name for check in assess(each)}) for each in (exact, near)] == [False, True]
+
+
+def test_a_first_split_takes_nothing_from_checks_that_were_looked_at_before_it() -> None:
+    """What each check may be wrong is spent from the first look on; a part that came later would be spent twice."""
+    before, after = asked(replays(equal=50), replays(equal=90)), asked(replays(equal=50, split=1), replays(plain=9))
+    assert before.alpha == after.alpha == pytest.approx(0.05 / (6 + NEAR_TIES_PART))
+
+
+def test_splits_are_judged_at_their_own_part() -> None:
+    """Some 200 are beyond what a whole part takes, 125, and not beyond four times as much."""
+    question = asked(replays(equal=384, split=16), replays(plain=399, plain_split=1))
+    (found,) = (check for check in assess(question) if check.name == "nearTies")
+    e_value = float(found.message.rpartition(" ")[2])
+    assert (found.verdict, 1 / question.alpha < e_value < 1 / (NEAR_TIES_PART * question.alpha)) == (
+        CheckVerdict.PASS,
+        True,
+    ), found
 
 
 def test_one_difference_on_a_target_of_equal_bits_stays_proof() -> None:

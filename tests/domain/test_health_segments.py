@@ -11,7 +11,7 @@ from tandem_operator.domain.decision import CheckResult, CheckVerdict
 from tandem_operator.domain.evidence import Boot, Evidence, begin
 from tandem_operator.domain.health import Question, assess, record_lacks
 from tandem_operator.domain.samples import BUCKETS, SEGMENT_BUCKETS, Buckets, Segment, Stratum, Waits
-from tandem_operator.domain.segment_checks import judge
+from tandem_operator.domain.segment_checks import REQUEST, judge
 from tandem_operator.domain.spec import Analysis, InterTokenGate, SegmentGate, Temperature
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -51,7 +51,7 @@ def result(name: str, evidence: Evidence, rules: Analysis, **more: object) -> Ch
     return next(found for found in assess(asked) if found.name == name)
 
 
-GOOD, POOR, FEW = (800, 0.8), (800, 0.5), (10, 0.8)
+GOOD, POOR, FEW, NONE = (800, 0.8), (800, 0.5), (10, 0.8), (0, 0.0)
 CASES = [
     ({}, {}, "greedy", CheckVerdict.NO_DATA, "have not counted"),
     ({"greedy": GOOD}, {"greedy": GOOD}, "hot", CheckVerdict.NO_DATA, "segment hot of the canary yet"),
@@ -60,7 +60,8 @@ CASES = [
     ({"greedy": POOR, "hot": GOOD}, {"greedy": GOOD, "hot": GOOD}, "greedy", CheckVerdict.FAIL, "worse than stable"),
     ({"greedy": GOOD, "hot": FEW}, {"greedy": GOOD, "hot": GOOD}, "hot", CheckVerdict.INCONCLUSIVE, "too few"),
     ({"greedy": GOOD, "hot": FEW}, {"greedy": GOOD, "hot": FEW}, "greedy", CheckVerdict.PASS, "too thin to count: hot"),
-    ({"greedy": GOOD, "hot": (0, 0.0)}, {"greedy": GOOD}, "greedy", CheckVerdict.PASS, "too thin to count: hot"),
+    ({"greedy": GOOD, "hot": NONE}, {"greedy": GOOD, "hot": NONE}, "greedy", CheckVerdict.PASS, "to count: hot"),
+    ({"greedy": GOOD, "hot": NONE}, {"greedy": GOOD}, "hot", CheckVerdict.NO_DATA, "segment hot of stable yet"),
     ({"greedy": FEW, "hot": FEW}, {"greedy": FEW, "hot": FEW}, None, CheckVerdict.NOT_COMPARED, "less than one in a"),
 ]
 
@@ -123,11 +124,48 @@ def test_a_segment_of_stable_that_is_not_thin_is_part_of_its_record(stable: Mapp
     assert ("segment hot" in record_lacks(question)) is lacks
 
 
+@pytest.mark.parametrize("counted", [{}, {"greedy": FEW}])
+def test_a_segment_that_was_hardly_looked_for_yet_is_not_taken_for_a_thin_one(counted: Mapping[str, Rate]) -> None:
+    """A policy names it for some seconds only: stable's draft went, and the canary was never judged in it."""
+    known = with_segments({}, counted)
+    (stable,) = known.strata("stable").values()
+    assert stable.acceptance is not None
+    young = replace(stable, policy=2, acceptance=Buckets(stable.acceptance.accepted, stable.acceptance.examined))
+    served = replace(known, boots={"x": Boot(pod="a", strata=(replace(stable, requests=500, segments={}), young))})
+    question = Question(
+        analysis=Analysis(segments=(GREEDY,)), evidence=served, target="t", in_turn=True, shares_target=False
+    )
+    words = "segment greedy of revision stable was looked for in 0 of the 100 requests that tell how thin it is"
+    assert record_lacks(question) == words
+
+
+SIDE_BY_SIDE = {"shares_target": False}
+
+
+@pytest.mark.parametrize(
+    ("more", "requests", "told"),
+    [(SIDE_BY_SIDE, 2000, True), (SIDE_BY_SIDE, 60, False), ({}, 2000, False)],
+    ids=["sessions", "too soon to say", "requests"],
+)
+def test_a_segment_of_a_few_sessions_says_that_it_may_never_have_enough(
+    more: Mapping[str, bool], requests: int, told: bool
+) -> None:
+    evidence = with_segments({"greedy": FEW, "hot": GOOD}, {"greedy": GOOD, "hot": GOOD})
+    canary = evidence.strata("canary")[1]
+    assert canary.acceptance is not None
+    asked = replace(canary, acceptance=replace(canary.acceptance, requests=(requests, *(0,) * (BUCKETS - 1))))
+    strata = (asked, evidence.strata("stable")[1])
+    found = result("segments", replace(evidence, boots={"x": Boot(pod="a", strata=strata)}), RULES, **more)
+    assert (found.verdict, found.segment) == (CheckVerdict.INCONCLUSIVE, "greedy")
+    assert "they fill 10 buckets, and 32 must be filled" in found.message
+    assert ("leave it out of canary.analysis.segments" in found.message) is told, found.message
+
+
 def test_checks_that_nobody_asks_for_take_no_certainty_from_the_others() -> None:
     plain = Question(analysis=Analysis(), evidence=None, target="t").alpha
-    assert Question(analysis=RULES, evidence=None, target="t").alpha == pytest.approx(plain * 6 / 7)
+    assert Question(analysis=RULES, evidence=None, target="t").alpha == pytest.approx(plain * 6.25 / 7.25)
     both = replace(RULES, inter_token_latency=STUTTERS.inter_token_latency)
-    assert Question(analysis=both, evidence=None, target="t").alpha == pytest.approx(plain * 6 / 8)
+    assert Question(analysis=both, evidence=None, target="t").alpha == pytest.approx(plain * 6.25 / 8.25)
 
 
 def spread(count: int, slow: int, seed: int) -> Waits:
@@ -166,6 +204,20 @@ def test_stretches_beyond_stables_slowest_are_judged_by_their_share(
     assert (found.verdict, message in found.message) == (verdict, True), found
 
 
+@pytest.mark.parametrize(("tokens", "requests", "told"), [(2400, 200, True), (2400, 60, False), (20_000, 200, False)])
+def test_a_bound_on_stutter_beside_short_answers_says_that_they_hold_no_stretch(
+    tokens: int, requests: int, told: bool
+) -> None:
+    strata = [Stratum(policy=1, revision=name, requests=requests, emitted=tokens) for name in ("canary", "stable")]
+    evidence = replace(begin("canary", "stable", since=1, now=NOW), boots={"x": Boot(pod="a", strata=tuple(strata))})
+    found = result("interTokenLatency", evidence, STUTTERS)
+    assert (found.verdict, "leave canary.analysis.interTokenLatency out" in found.message) == (
+        CheckVerdict.NO_DATA,
+        told,
+    )
+    assert ("stable's answers have 12 tokens on the average" in found.message) is told
+
+
 @pytest.mark.parametrize("rules", [RULES, STUTTERS])
 def test_neither_is_asked_while_nobody_is_served_nor_compared_where_stable_decodes_plainly(rules: Analysis) -> None:
     evidence = with_segments({"greedy": GOOD, "hot": POOR}, {"greedy": GOOD, "hot": GOOD})
@@ -201,8 +253,9 @@ def refusal(seed: int, rates: Mapping[str, float], *, looks: int = 15) -> str | 
         ]
         found = judge(
             replace(begin("canary", "stable", since=1, now=NOW), boots={"x": Boot(pod="a", strata=tuple(strata))}),
-            gates,
+            Analysis(segments=gates),
             0.05 / 7,
+            unit=REQUEST,
             in_turn=False,
         )
         if found.verdict is CheckVerdict.FAIL:

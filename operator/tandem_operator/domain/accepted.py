@@ -33,7 +33,7 @@ class Accepted:
         self.scale = max(analysis.acceptance.max_drop_basis_points / 10_000, SMALLEST_SCALE)
         counted, examined = sums_of(canary.values(), read)
         self.pooled = f"{counted / examined:.3f}" if examined else ""
-        requests, stable_requests = _requests(canary.values()), _requests(stable.values())
+        requests, stable_requests = requests_of(canary.values()), requests_of(stable.values())
         self.samples = f"{examined} scored tokens" if shadow else f"{requests} requests"
         self.both_samples = f"{self.samples}, stable {stable_requests} requests"
         what = "shadow" if shadow else "acceptance"
@@ -98,6 +98,6 @@ def sums_of(strata: Iterable[Stratum], read: Read) -> tuple[int, int]:
     return sum(sum(counted) for counted, _ in rows), sum(sum(examined) for _, examined in rows)
 
 
-def _requests(strata: Iterable[Stratum]) -> int:
+def requests_of(strata: Iterable[Stratum]) -> int:
     """Requests that speak of acceptance: those with at least one proposal in the arm on."""
     return sum(sum(stratum.acceptance.requests) for stratum in strata if stratum.acceptance is not None)

@@ -2,10 +2,11 @@
 
 Refuses to know what follows from a verdict (`rollout`) and how evidence is gathered (`evidence`).
 
-CHECKS is the list; each check is one function that gets the same `Question` and an alpha, (1 - confidence) / number of
-checks that are wanted and that chance can fail, so that all of them together are wrong about a sound canary with
-probability 1 - confidence at most, however often they are looked at (`intervals`). A bound is compared, never a point:
-a floor passes when the whole interval lies above it and fails when it lies below; a drop fails when the interval lies
+CHECKS is the list; each check is one function that gets the same `Question` and an alpha, its part of 1 - confidence:
+all that are wanted and that chance can fail have equal parts but `nearTies`, so that together they are wrong about a
+sound canary with probability 1 - confidence at most, however often they are looked at (`intervals`). That needs parts
+which stay: what is wanted follows from the resource and not from what was seen. A bound is compared, never a point: a
+floor passes when the whole interval lies above it and fails when it lies below; a drop fails when the interval lies
 below zero and reaches the margin. Too little evidence is Inconclusive and says how much there is and how much is
 needed; sums that are not there at all are NoData. Errors and replayed answers alone may fail before `minRequests`: an
 e-value needs no minimum, and one difference is proof.
@@ -45,6 +46,9 @@ WHOLE = 10_000
 """A share of all, in basis points."""
 LONGEST_REASON = 300
 """Of a check's message, which status cuts at 512."""
+NEAR_TIES_PART = 0.25
+"""Of another check's part of the confidence: it is spent wherever answers are replayed, and on most targets for
+nothing, as none splits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +83,9 @@ class Question:
 
     @property
     def alpha(self) -> float:
-        """Those that nobody asked for take no certainty from the others."""
-        asked = sum(check.by_chance and check.is_wanted(self) for check in CHECKS)
-        return (1 - self.analysis.confidence_basis_points / 10_000) / asked
+        """Of a check with a whole part. Those that nobody asked for take no certainty from the others."""
+        parts = sum(check.part for check in CHECKS if check.is_wanted(self))
+        return (1 - self.analysis.confidence_basis_points / 10_000) / parts
 
 
 def _always(_: Question) -> bool:
@@ -90,15 +94,16 @@ def _always(_: Question) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A rule: its name, when it applies, and how it judges; one that is not `by_chance` cannot be wrong by chance.
+    """A rule: its name, when it applies, and how it judges.
 
-    `is_wanted`: whether the resource's rules, or the kind of its target, ask for it at all.
+    `part`: how much of the confidence it has, beside others with 1; 0 where it cannot be wrong by chance. `is_wanted`:
+    whether the resource's rules ask for it at all.
     """
 
     name: str
     applies: Callable[[Question], bool]
     judge: Callable[[Question, Evidence], CheckResult]
-    by_chance: bool = True
+    part: float = 1.0
     is_wanted: Callable[[Question], bool] = _always
 
 
@@ -112,7 +117,7 @@ def _own(question: Question) -> tuple[Check, ...]:
     """The user's metrics as checks; nobody is served in a shadow step, so they would speak of stable alone."""
     metrics = () if question.shadow else question.analysis.metrics
     return tuple(
-        Check(f"{own_metrics.PREFIX}{metric.name}", lambda _: True, partial(_own_metric, metric), by_chance=False)
+        Check(f"{own_metrics.PREFIX}{metric.name}", lambda _: True, partial(_own_metric, metric), part=0.0)
         for metric in metrics
     )
 
@@ -389,7 +394,7 @@ def _inter_token(question: Question, evidence: Evidence) -> CheckResult:
     if question.in_turn:
         words = "stable does not speculate beside a canary in its place, and stretches of another hour say little"
         return CheckResult(name="interTokenLatency", verdict=CheckVerdict.NOT_COMPARED, message=words)
-    return slow_shares.stretches(evidence, question.alpha)
+    return slow_shares.stretches(evidence, question.analysis, question.alpha)
 
 
 def _bounds_stretches(question: Question) -> bool:
@@ -402,7 +407,8 @@ def _bounds_stretches(question: Question) -> bool:
 def _segments(question: Question, evidence: Evidence) -> CheckResult:
     if question.silence:
         return _not_compared(segment_checks.NAME, question)
-    return segment_checks.judge(evidence, question.analysis.segments, question.alpha, in_turn=question.in_turn)
+    unit = segment_checks.REQUEST if question.shares_target or question.in_turn else segment_checks.SESSION
+    return segment_checks.judge(evidence, question.analysis, question.alpha, unit=unit, in_turn=question.in_turn)
 
 
 def _names_segments(question: Question) -> bool:
@@ -417,7 +423,13 @@ def _exactness(_: Question, evidence: Evidence) -> CheckResult:
 
 
 def _near_ties(question: Question, evidence: Evidence) -> CheckResult:
-    return replay_checks.near_ties(evidence, question.alpha, shares_target=question.shares_target)
+    alpha = NEAR_TIES_PART * question.alpha
+    return replay_checks.near_ties(evidence, alpha, shares_target=question.shares_target)
+
+
+def _are_replayed(question: Question) -> bool:
+    """Whether any answers are. That a target splits some is learnt from them, and too late to spend a part on it."""
+    return question.analysis.exactness.sample_basis_points > 0
 
 
 # Stable's record
@@ -443,7 +455,7 @@ def record_lacks(question: Question) -> str:
     slots = min(_count(on), _count(off))
     if question.shares_target and (slots < fewest or faster(off, on) is None):
         return f"revision {evidence.stable} has {_slots(on, off, 'on', 'off')}, and needs {fewest} of each side"
-    return segment_checks.record_lacks(evidence, question.analysis.segments)
+    return segment_checks.record_lacks(evidence, question.analysis)
 
 
 # Nothing to compare with
@@ -473,12 +485,13 @@ CHECKS: tuple[Check, ...] = (
         is_wanted=_bounds_stretches,
     ),
     Check("segments", lambda asked: asked.speculates and not asked.shadow, _segments, is_wanted=_names_segments),
-    Check("exactness", lambda asked: replay_checks.replayed(asked.evidence) is not None, _exactness, by_chance=False),
+    Check("exactness", lambda asked: replay_checks.replayed(asked.evidence) is not None, _exactness, part=0.0),
     Check(
         "nearTies",
-        lambda asked: not asked.shadow,
+        lambda asked: not asked.shadow and replay_checks.splits(asked.evidence),
         _near_ties,
-        is_wanted=lambda asked: replay_checks.splits(asked.evidence),
+        part=NEAR_TIES_PART,
+        is_wanted=_are_replayed,
     ),
 )
-"""Every rule; the number of those by chance that are wanted divides alpha."""
+"""Every rule; the parts of those that are wanted share what may go wrong."""
