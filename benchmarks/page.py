@@ -43,9 +43,7 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
         Headline(
             "parts_false_abort_upper", "equal canaries refused where segments and stutter are checked too", "≤ .05"
         ),
-        Headline(
-            "power_segment_drop_at_2000", "15 points less in a seventh of the traffic, found likewise"
-        ),
+        Headline("power_segment_drop_at_2000", "15 points less in a seventh of the traffic, found likewise"),
         Headline("requests_to_segment_drop_median", "requests of the canary until then, median"),
     ),
     "capacity": (

@@ -22,7 +22,9 @@ Engine = TypeVar("Engine", TargetEngine, DraftEngine)
 
 WARM_AFTER_SECONDS = 60.0
 WARM_AFTER_REQUESTS = 20
-"""A new pod's first minute or first 20 requests, whichever ends first, show caches filling and not the pair."""
+"""A pod's first minute or first 20 requests by a gateway, whichever ends first, show caches filling, and the gateway
+learning what its rounds cost, and not the pair. They are counted from the first request that it decodes or proposes
+for, whenever it became ready: a canary's draft may have scored for hours what it was never asked to propose."""
 
 
 def _always() -> bool:
@@ -35,7 +37,10 @@ def _no_adapters() -> tuple[AdapterFacts, ...]:
 
 @dataclass(slots=True)
 class Replica(Generic[Engine]):
-    """One pod's engine. `ready_since` is in seconds since 1970 and absent for one that needs no warm-up."""
+    """One pod's engine. `ready_since` is in seconds since 1970 and absent for one that needs no warm-up.
+
+    `first_used` is when the first request began on it, likewise.
+    """
 
     uid: str
     role_hash: RoleHash
@@ -52,6 +57,8 @@ class Replica(Generic[Engine]):
     """How long it is waited for where it is a draft, and whether it is left alone."""
     sessions: int = field(default=0, init=False)
     served: int = field(default=0, init=False)
+    """Requests that had it to the end."""
+    first_used: float | None = field(default=None, init=False)
 
     @property
     def open(self) -> bool:
@@ -63,10 +70,13 @@ class Replica(Generic[Engine]):
         has_it = adapter is None or any(facts.digest == adapter for facts in self.adapters())
         return self.role_hash == role_hash and self.open and has_it
 
-    def is_warm(self, *, wall: float) -> bool:
+    def take_up(self, *, wall: float) -> bool:
+        """A request begins on it; whether it has warmed up by now."""
+        if self.first_used is None:
+            self.first_used = wall
         if self.ready_since is None or self.served >= WARM_AFTER_REQUESTS:
             return True
-        return wall - self.ready_since >= WARM_AFTER_SECONDS
+        return wall - self.first_used >= WARM_AFTER_SECONDS
 
 
 class Pool(Generic[Engine]):
@@ -113,7 +123,7 @@ class Pool(Generic[Engine]):
         serving = (replica for replica in self if replica.serves(role_hash, adapter))
         return next((replica for replica in serving if replica.sessions == 0), None)
 
-    def give_back(self, replica: Replica[Engine]) -> None:
-        """End a session begun by `borrow`."""
+    def give_back(self, replica: Replica[Engine], *, served: bool = True) -> None:
+        """End a session begun by `borrow`. `served`: it was a request's, which warms a pod up."""
         replica.sessions -= 1
-        replica.served += 1
+        replica.served += served

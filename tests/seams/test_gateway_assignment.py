@@ -1,5 +1,6 @@
 """Which revision and pods a request gets, whom sessions stick to, and when a pod's first requests count."""
 
+import asyncio
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -84,9 +85,32 @@ async def test_the_first_requests_of_a_new_pod_do_not_count_but_their_errors_do(
         assert stratum["emitted"] == 6
 
 
-def test_a_pod_is_warm_after_a_minute_or_twenty_requests() -> None:
+def test_a_pod_is_warm_a_minute_after_its_first_request_or_after_twenty_however_long_it_was_ready() -> None:
     replica: Replica[object] = Replica("uid", RoleHash("t"), object(), None, ready_since=100.0)  # type: ignore[type-var,arg-type]
-    assert not replica.is_warm(wall=100.0 + WARM_AFTER_SECONDS - 1)
-    assert replica.is_warm(wall=100.0 + WARM_AFTER_SECONDS)
+    assert not replica.take_up(wall=5000.0)
+    assert not replica.take_up(wall=5000.0 + WARM_AFTER_SECONDS - 1)
+    assert replica.take_up(wall=5000.0 + WARM_AFTER_SECONDS)
     replica.served = WARM_AFTER_REQUESTS
-    assert replica.is_warm(wall=100.0)
+    assert replica.take_up(wall=5000.0)
+
+
+async def test_what_a_draft_scored_in_a_shadow_step_does_not_warm_it_up() -> None:
+    """It was never asked to propose, so nobody knows what that costs: the slot in which a canary learnt it counted."""
+    canary = PairRevision(RevisionName("canary"), LOCAL_TARGET, LOCAL_DRAFT, 100)
+    async with running_gateway(chain_logits, chain_logits, speculation=always(2)) as running:
+        gateway, (draft,) = running.gateway, running.gateway.fleet.drafts
+        draft.ready_since = running.clock.wall()
+        stable = replace(STABLE, draft=None, weight=100)
+        running.put_policy(revisions=(stable, replace(canary, weight=0, shadow=True)))
+        for _ in range(WARM_AFTER_REQUESTS + 3):
+            await running.plain(**ASK)
+        scoring = asyncio.create_task(gateway.shadow.run())
+        await gateway.shadow.settle()
+        scoring.cancel()
+        running.clock.shift += WARM_AFTER_SECONDS
+        running.put_policy(revisions=(canary,))
+        for _ in range(WARM_AFTER_REQUESTS + 3):
+            await running.plain(**ASK)
+        strata = [one for one in gateway.evidence()["strata"] if one["revision"] == "canary"]
+    assert sum(sum(one["shadow"]["examined"]) for one in strata) > 0
+    assert [sum(one["acceptance"]["requests"]) for one in strata] == [0, 3]

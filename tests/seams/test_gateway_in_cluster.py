@@ -21,6 +21,7 @@ from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.gateway.admission import Limits
 from tandem_runtime.gateway.server import Listening, Ports
 from tandem_runtime.model_folder import tokenizer_digest_of
+from tandem_runtime.replicas import WARM_AFTER_SECONDS
 from tandem_runtime.wire.roles import DraftRole, TargetRole
 from tandem_runtime.wire.server import EngineServer
 
@@ -68,6 +69,8 @@ async def test_a_gateway_serves_what_policy_and_pods_say_and_drains_when_told(tm
                 await asyncio.sleep(0.02)
         ready = await admin.get("/readyz")
         body = {"model": "chat", "prompt": "b", "max_tokens": 16, "temperature": 0}
+        await http.post("/v1/completions", json=body)
+        clock.shift += WARM_AFTER_SECONDS
         reply = (await http.post("/v1/completions", json=body)).json()
         told = await evidence()
         ending.set()
@@ -78,4 +81,5 @@ async def test_a_gateway_serves_what_policy_and_pods_say_and_drains_when_told(tm
     assert reply["choices"][0]["text"] == "fdbcdacedcfdbcda"
     assert (reply["speculation"]["revision"], reply["speculation"]["accepted"]) == ("r1", 12)
     assert (told["policy"], told["serving"]) == (3, True)
-    assert [(one["policy"], one["revision"], one["emitted"]) for one in told["strata"]] == [(3, "r1", 16)]
+    assert [(one["policy"], one["revision"], one["requests"]) for one in told["strata"]] == [(3, "r1", 2)]
+    assert [one["emitted"] for one in told["strata"]] == [16]  # of the first, this gateway learnt what the pods cost

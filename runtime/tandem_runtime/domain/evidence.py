@@ -7,9 +7,9 @@ its sums belong together (sums scraped one by one would be torn, and squares wou
 
 What counts where, and why. *Requests and errors* count always: a pod that fails while it warms up has failed.
 *Everything else* counts only for ordinary requests (one that steers its own speculation, or is of a segment that
-decodes plainly, says nothing about the deployment) on pods that have warmed up. *Slots* (see `domain.slots`) are the
-unit of speed-up: a round counts in the slot of its pod's time in whose counted part it lies wholly. A request's first
-round is prefill and never counts there.
+decodes plainly, says nothing about the deployment) on pods that have warmed up by this gateway's own requests. *Slots*
+(see `domain.slots`) are the unit of speed-up: a round counts in the slot of its pod's time in whose counted part it
+lies wholly. A request's first round is prefill and never counts there.
 """
 
 from bisect import bisect_left

@@ -115,7 +115,8 @@ class Seat:
         self._target = self._borrow_target()
         self._drafts = self._borrow_drafts()
         wall = clock.wall()
-        self._warm = self._target.is_warm(wall=wall) and all(each.is_warm(wall=wall) for each in self._drafts.values())
+        warm = [each.take_up(wall=wall) for each in self._drafts.values()]
+        self._warm = self._target.take_up(wall=wall) and all(warm)
 
     @property
     def warm(self) -> bool:

@@ -79,7 +79,7 @@ class Shadow:
             else:
                 job.scored(sum(bits), len(bits))
         finally:
-            self._drafts.give_back(replica)
+            self._drafts.give_back(replica, served=False)  # it proposed nothing, and nobody learnt what that costs
             await in_time(SCORE_SECONDS, replica.engine.close(job.opening.session))
 
 
