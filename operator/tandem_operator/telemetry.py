@@ -16,7 +16,8 @@ ANSWER_SECONDS = 3.0
 """Pods answer from memory; one that needs longer is in trouble, and the look does not wait for it."""
 
 LARGEST_ANSWER_BYTES = 16 << 20
-"""A gateway's evidence takes some ten kilobytes per revision and policy; more than this is no evidence."""
+"""A gateway's evidence takes some ten kilobytes per revision and policy, and 4 MB at most, since it forgets old ones;
+more than this is no evidence."""
 
 log = logging.getLogger(__name__)
 

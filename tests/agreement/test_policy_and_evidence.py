@@ -2,7 +2,9 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
+import yaml
 from tests.domain.simulated_specs import QUICK, V2
 from tests.domain.simulated_world import Behaviour, installed, push
 
@@ -12,12 +14,15 @@ from tandem_operator.domain.observed import Fetched
 from tandem_operator.domain.samples import SEGMENT_BUCKETS, Arm, Document, Replayed, quantile
 from tandem_operator.domain.spec import DraftMethod, Temperature
 from tandem_operator.domain.webhook import annotation, read_webhook
+from tandem_operator.observe import MOST_SCRAPES
 from tandem_runtime import fetch
 from tandem_runtime.domain import evidence as gateway
 from tandem_runtime.domain.policy import LOOKUPS, RevisionName, RoleHash, parse_policy
 from tandem_runtime.domain.replay import Result
 from tandem_runtime.domain.segments import Heat
 from tandem_runtime.domain.tokens import Drafter, Round
+
+CRD = Path(__file__).parents[2] / "crds" / "speculativedeployments.yaml"
 
 
 def test_gateways_read_every_policy_of_a_life() -> None:
@@ -81,7 +86,7 @@ def test_the_operator_reads_what_a_gateway_counts() -> None:
     admitted = {"targets": {"91ab02c4": 2}, "drafts": {"0be3fa77": 1}}
     written = ledger.document(wall=100.0, policy=12, admitted=admitted, serving=True)
     read = record.read(Document, json.dumps(written))
-    assert (read.boot, read.policy, read.serving) == ("4be1", 12, True)
+    assert (read.boot, read.policy, read.forgotten, read.serving) == ("4be1", 12, 0, True)
     assert (read.admitted.targets, read.admitted.drafts) == ({"91ab02c4": 2}, {"0be3fa77": 1})
     (counted,) = read.strata
     assert (counted.policy, counted.revision, counted.requests, counted.errors) == (12, "b07d51ee", 2, 1)
@@ -106,6 +111,15 @@ def test_the_operator_reads_what_a_gateway_counts() -> None:
     assert (closed.pod, closed.target, closed.slot, closed.arm) == ("uid", "91ab02c4", 3, Arm.OFF)
     assert (closed.tokens, closed.milliseconds) == (8, 91)
     assert {arm.value for arm in gateway.Arm} == {arm.value for arm in Arm}
+    much_later = ledger.document(wall=300_000.0, policy=13, admitted=admitted, serving=True)
+    assert record.read(Document, json.dumps(much_later)).forgotten == 12
+
+
+def test_gateways_keep_what_is_over_for_longer_than_any_window_looks_back() -> None:
+    (version,) = yaml.safe_load(CRD.read_text())["spec"]["versions"]
+    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    longest = spec["autoDisable"]["properties"]["windowSeconds"]["maximum"]
+    assert longest * (1 + 1 / MOST_SCRAPES) < gateway.KEPT_OVER_SECONDS
 
 
 def test_the_operator_reads_what_a_fetcher_tells() -> None:

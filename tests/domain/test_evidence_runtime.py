@@ -1,5 +1,7 @@
 """What the evidence counts, and when slots are told."""
 
+import json
+
 import pytest
 
 from tandem_runtime.domain.evidence import (
@@ -54,6 +56,7 @@ def test_the_document_is_the_contracts() -> None:
         "version": 1,
         "boot": "4be1",
         "policy": 12,
+        "forgotten": 0,
         "admitted": {"targets": {"91ab02c4": 2}, "drafts": {}},
         "serving": True,
         "strata": [
@@ -142,3 +145,91 @@ def test_rounds_of_one_slot_add_up_and_arms_stay_apart() -> None:
 @pytest.mark.parametrize(("seconds", "index"), [(0.0, 0), (0.010, 0), (0.0101, 1), (60.0, 21), (61.0, 22)])
 def test_a_first_token_falls_below_the_first_edge_that_holds_it(seconds: float, index: int) -> None:
     assert bin_of(seconds, FIRST_TOKEN_EDGES_MILLISECONDS) == index
+
+
+# What is forgotten
+
+DAY, KEPT = 86_400.0, 90_000.0
+V1, V2 = RevisionName("v1"), RevisionName("v2")
+
+
+def listed(ledger: Ledger, *, wall: float, policy: int) -> tuple[int, list[tuple[int, str]]]:
+    """What is forgotten, and the strata that are told."""
+    told = ledger.document(wall=wall, policy=policy, admitted={}, serving=True)
+    return told["forgotten"], [(held["policy"], held["revision"]) for held in told["strata"]]
+
+
+def test_a_policy_that_is_over_is_forgotten_25_hours_after_its_sums_moved_last() -> None:
+    ledger = Ledger(boot="b")
+    late = ledger.stratum(StratumKey(3, V2))
+    ledger.stratum(StratumKey(3, V1)).requests += 1
+    ledger.stratum(StratumKey(4, V1)).requests += 1
+    assert listed(ledger, wall=0.0, policy=4) == (0, [(3, V1), (3, V2), (4, V1)])
+    late.shadow_examined[9] += 1  # an answer that began under it has ended
+    assert listed(ledger, wall=60.0, policy=4) == (0, [(3, V1), (3, V2), (4, V1)])
+    assert listed(ledger, wall=60.0 + KEPT, policy=4) == (0, [(3, V1), (3, V2), (4, V1)])
+    assert listed(ledger, wall=61.0 + KEPT, policy=4) == (3, [(4, V1)])
+    assert listed(ledger, wall=9 * DAY, policy=4) == (3, [(4, V1)])
+
+
+@pytest.mark.parametrize("moved", ["requests", "rounds", "replays"])
+def test_whatever_is_counted_is_a_move(moved: str) -> None:
+    ledger = Ledger(boot="b")
+    stratum = ledger.stratum(KEY)
+    listed(ledger, wall=0.0, policy=13)
+    match moved:
+        case "requests":
+            stratum.requests += 1
+        case "rounds":
+            stratum.add(round_of(4, 3), bucket=0)
+        case "replays":
+            stratum.exactness.add_plain(Result.EQUAL, 3)
+    assert [listed(ledger, wall=wall, policy=13)[0] for wall in (KEPT, KEPT + 1, 2 * KEPT + 1)] == [0, 0, 12]
+
+
+def test_what_is_forgotten_does_not_come_back() -> None:
+    """A reader that knew the sums would take new ones, once they have grown past those, for all there ever was."""
+    ledger = Ledger(boot="b")
+    held = ledger.stratum(StratumKey(3, V1))
+    listed(ledger, wall=0.0, policy=4)
+    assert listed(ledger, wall=2 * DAY, policy=4) == (3, [])
+    held.requests += 1
+    ledger.stratum(StratumKey(2, V1)).shadow_examined[0] += 1
+    assert listed(ledger, wall=2 * DAY, policy=4) == (3, [])
+
+
+def test_a_policy_is_not_forgotten_before_an_older_one_and_what_is_above_was_never_counted() -> None:
+    ledger = Ledger(boot="b")
+    oldest, _ = (ledger.stratum(StratumKey(number, V1)) for number in (3, 5))
+    for day in range(3):
+        oldest.requests += 1  # a stream of days
+        assert listed(ledger, wall=day * DAY, policy=6) == (0, [(3, V1), (5, V1)])
+    assert listed(ledger, wall=5 * DAY, policy=6) == (5, [])
+
+
+def test_many_policies_within_a_day_leave_an_answer_that_can_be_read() -> None:
+    ledger = Ledger(boot="b")
+    for number in range(1, 201):
+        stratum = ledger.stratum(StratumKey(number, V1))
+        stratum.know(f"segment-{index}" for index in range(16))
+        for bucket in range(128):
+            stratum.add(Round(9, 9, 10, 0.0, 0.01), bucket=bucket, segments=stratum.segments)
+            stratum.add_first_token(0.05 * bucket, bucket=bucket)
+            stratum.add_stretch(0.02 * bucket, tokens=32, bucket=bucket)
+        told = ledger.document(wall=float(number), policy=number, admitted={}, serving=True)
+        assert told["forgotten"] < number
+        assert told["strata"][-1]["policy"] == number
+        assert [held["policy"] for held in told["strata"]] == list(range(told["forgotten"] + 1, number + 1))
+    assert told["forgotten"] > 100
+    assert len(json.dumps(told, separators=(",", ":"))) < 4_000_000
+
+
+def test_numbers_that_begin_anew_are_counted() -> None:
+    """The policy was deleted by hand while no gateway could be asked for its number."""
+    ledger = Ledger(boot="b")
+    ledger.stratum(StratumKey(7, V1))
+    listed(ledger, wall=0.0, policy=8)
+    assert listed(ledger, wall=2 * DAY, policy=8)[0] == 7
+    assert listed(ledger, wall=2 * DAY, policy=1)[0] == 0
+    ledger.stratum(StratumKey(1, V1)).requests += 1
+    assert listed(ledger, wall=2 * DAY, policy=1) == (0, [(1, V1)])

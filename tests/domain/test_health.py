@@ -435,3 +435,11 @@ def test_gateways_that_do_not_answer_are_a_provider_error_but_a_failure_stays_on
     assert result("acceptance", with_acceptance(good, None), reachable=False).verdict is CheckVerdict.PROVIDER_ERROR
     assert result("acceptance", with_acceptance(bad, None), reachable=False).verdict is CheckVerdict.FAIL
     assert result("acceptance", None).verdict is CheckVerdict.NO_DATA
+
+
+def test_too_little_evidence_says_so_where_a_gateway_forgot_some() -> None:
+    few = replace(with_acceptance(mixed(999, 1), mixed(8991, 101)), forgotten=5)
+    told = "; what a gateway counted under policies up to 5 it had forgotten before it was read"
+    assert result("acceptance", few).message == f"revision canary has 999 of the 1000 requests it needs{told}"
+    enough = replace(with_acceptance(mixed(1000, 1), mixed(9000, 101)), forgotten=5)
+    assert told not in result("acceptance", enough).message

@@ -245,6 +245,26 @@ def test_evidence_from_before_the_canary_and_of_others_is_left_out() -> None:
     assert (held.strata("canary"), held.strata("other")) == ({}, {})
 
 
+def test_what_a_gateway_forgets_after_it_was_read_stays_known() -> None:
+    held = add(fresh(), scrape(30, a=("x", 10)), gateways=["a"], slot_seconds=20)
+    later = Document(boot="x", policy=9, forgotten=5, strata=(stratum("canary", 3, policy=8),))
+    held = add(held, Scrape(NOW + timedelta(days=2), {"a": later}), gateways=["a"], slot_seconds=20)
+    assert {policy: sums.requests for policy, sums in held.strata("canary").items()} == {5: 10, 8: 3}
+    assert held.gap == ""
+
+
+def test_what_a_gateway_forgot_before_it_was_read_is_told_apart_from_what_never_was() -> None:
+    """The document of evidence was deleted by hand, or the operator was away for a day."""
+    later = Document(boot="x", policy=9, forgotten=5, strata=(stratum("canary", 3, policy=8),))
+    held = add(fresh(), Scrape(NOW + timedelta(days=2), {"a": later}), gateways=["a"], slot_seconds=20)
+    assert held.gap == "; what a gateway counted under policies up to 5 it had forgotten before it was read"
+    held = add(held, Scrape(NOW + timedelta(days=3), {"a": later}), gateways=["a"], slot_seconds=20)
+    assert held.forgotten == 5
+    assert read(json.dumps(record.dump(held))) == held
+    before_the_canary = replace(later, forgotten=4)
+    assert add(fresh(), Scrape(NOW, {"a": before_the_canary}), gateways=["a"], slot_seconds=20).gap == ""
+
+
 def slot(pod: str, number: int, arm: Arm, tokens: int, *, revision: str = "canary") -> Slot:
     return Slot(
         pod=pod, target="t", slot=number, arm=arm, policy=5, revision=revision, tokens=tokens, milliseconds=tokens * 10

@@ -3,8 +3,9 @@
 Refuses to know thresholds and verdicts.
 
 A gateway's sums belong to a boot and only grow, so the evidence of a boot is its newest sums, and the total is the sum
-over boots; a look that is repeated, or an operator that restarts, changes nothing. A boot has *ended* when its pod is
-gone or reports another boot; its last sums go into `ended`, once. Closed slots are listed by gateways for an hour only,
+over boots; a look that is repeated, or an operator that restarts, changes nothing. What a gateway forgets after it was
+read stays known here. A boot has *ended* when its pod is gone or reports another boot; its last sums go into `ended`,
+once. Closed slots are listed by gateways for an hour only,
 so they are added over gateways by (pod, slot, revision) and folded into sums up to a moment, `slots_until`. In an off
 slot nobody speculates, so its unit is (pod, slot) over all revisions, kept under the target's hash; so is everybody's
 time in on slots, which shows what a canary does to a stable that decodes plainly beside it. Stable's on slots count
@@ -110,7 +111,8 @@ class Evidence:
     to.
 
     `errors` are the logarithms of the likelihood ratios of `intervals.ERROR_RATIOS`, `readings` Prometheus' newest
-    answers.
+    answers. `forgotten`: a gateway had forgotten what policies up to this number counted before any of that life was
+    saved; None: nothing is missing.
     """
 
     canary: str
@@ -126,6 +128,14 @@ class Evidence:
     readings: tuple[Reading, ...] = ()
     edges: tuple[Edge, ...] = ()
     stretch_edges: tuple[Edge, ...] = ()
+    forgotten: int | None = None
+
+    @property
+    def gap(self) -> str:
+        """That something is missing, in words; empty where nothing is."""
+        if self.forgotten is None:
+            return ""
+        return f"; what a gateway counted under policies up to {self.forgotten} it had forgotten before it was read"
 
     def strata(self, revision: str) -> Mapping[int, Stratum]:
         """The sums of a revision by policy number, over all boots."""
@@ -181,7 +191,8 @@ def add(
         edged = _choose_stretch_edges(edged, scrape, stretch_factor)
     after = _keep_boots(edged, scrape, present)
     after = _close_slots(after, scrape, present, timedelta(seconds=slot_seconds))
-    return replace(after, errors=_weigh_errors(before, after), at=scrape.at, readings=readings)
+    weighed, missing = _weigh_errors(before, after), _forgotten_unread(before, scrape)
+    return replace(after, errors=weighed, at=scrape.at, readings=readings, forgotten=missing)
 
 
 def same_sums(left: Evidence, right: Evidence) -> bool:
@@ -276,6 +287,13 @@ def _boot(evidence: Evidence, pod: str, document: Document) -> Boot:
         if _key(stratum) not in chosen or not has_grown(stratum, chosen[_key(stratum)]):
             chosen[_key(stratum)] = stratum
     return Boot(pod=pod, strata=tuple(chosen.values()))
+
+
+def _forgotten_unread(before: Evidence, scrape: Scrape) -> int | None:
+    """The newest of this canary's policies that a gateway forgot before anything of its life was saved."""
+    told = (document for document in scrape.documents.values() if document.boot not in before.boots)
+    found = [document.forgotten for document in told if document.forgotten >= before.since]
+    return max([*found, *([] if before.forgotten is None else [before.forgotten])], default=None)
 
 
 def _with_waits(stratum: Stratum, edge: int | None, stretch_edge: int | None) -> Stratum:

@@ -138,6 +138,8 @@ def _answer(check: Check, question: Question) -> CheckResult:
     if question.evidence is None:
         return CheckResult(name=check.name, verdict=CheckVerdict.NO_DATA, message="no gateway has answered yet")
     result = check.judge(question, question.evidence)
+    if result.verdict in (CheckVerdict.NO_DATA, CheckVerdict.INCONCLUSIVE):
+        result = replace(result, message=f"{result.message}{question.evidence.gap}")
     if question.reachable or result.verdict in (CheckVerdict.FAIL, CheckVerdict.NOT_COMPARED):
         return result
     since = f"no gateway answers; the evidence is of {question.evidence.at:%H:%M:%S} UTC"

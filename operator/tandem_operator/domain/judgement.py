@@ -92,7 +92,8 @@ def _question(at: Situation, course: Course, weighed: evidence.Evidence | None) 
 
 def record_lacks(at: Situation, course: Course) -> str:
     """What stable's record lacks before a canary may take its place; empty where it suffices."""
-    return health.record_lacks(_question(at, course, course.weighed))
+    lacks = health.record_lacks(_question(at, course, course.weighed))
+    return lacks if not lacks or course.weighed is None else f"{lacks}{course.weighed.gap}"
 
 
 def too_large(course: Course) -> str | None:

@@ -235,10 +235,14 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """What `GET /internal/evidence` answered; `serving` is the gateway's own check with a real request."""
+    """What `GET /internal/evidence` answered; `serving` is the gateway's own check with a real request.
+
+    What policies up to `forgotten` counted is gone, and not told; one above it that has no stratum counted nothing.
+    """
 
     boot: str
     policy: Count
+    forgotten: Count = 0
     admitted: Admitted = field(default_factory=Admitted)
     serving: bool = False
     strata: Annotated[tuple[Stratum, ...], FailFast(), AfterValidator(_no_stratum_twice)] = ()

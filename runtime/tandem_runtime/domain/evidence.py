@@ -10,6 +10,10 @@ What counts where, and why. *Requests and errors* count always: a pod that fails
 decodes plainly, says nothing about the deployment) on pods that have warmed up by this gateway's own requests. *Slots*
 (see `domain.slots`) are the unit of speed-up: a round counts in the slot of its pod's time in whose counted part it
 lies wholly. A request's first round is prefill and never counts there.
+
+*What is forgotten.* A policy that is over keeps its sums for as long as somebody may still look back at them, and all
+together hold a bounded lot of numbers. Policies go in the order of their numbers and never come back, so one number
+tells them all: what is not listed above it was never counted, and at or below it nobody knows any more.
 """
 
 from bisect import bisect_left
@@ -38,6 +42,11 @@ SEGMENT_BUCKETS = 64
 """Half of the whole's: there may be sixteen segments in every stratum, and 32 filled buckets are enough to judge."""
 KEPT_SECONDS = 3900.0
 """Closed slots stay for the hour that the contract promises and for a late reader's five minutes more."""
+KEPT_OVER_SECONDS = 90_000.0
+"""The sums of a policy that is over stay 25 hours after they moved last: the operator's longest window is a day, and
+begins up to a sixtieth of it earlier. A canary may last longer, but what is read of it is saved."""
+MOST_NUMBERS = 500_000
+"""In all strata: 2 to 4 MB as text and 20 in memory, and some 50 ms for the loop that makes the document."""
 
 
 class AcceptanceFields(TypedDict):
@@ -116,6 +125,7 @@ class EvidenceDocument(TypedDict):
     version: int
     boot: str
     policy: int
+    forgotten: int
     admitted: Mapping[str, Mapping[str, int]]
     serving: bool
     strata: list[StratumFields]
@@ -184,6 +194,17 @@ class Stratum:
     stretches: dict[int, list[int]] = field(default_factory=dict)
     segments: dict[str, SegmentSums] = field(default_factory=dict)
 
+    @property
+    def counted(self) -> int:
+        """Another number after anything was counted."""
+        return self.requests + self.rounds + sum(self.shadow_examined) + self.exactness.answers
+
+    @property
+    def numbers(self) -> int:
+        """How many it holds."""
+        rows = 5 + len(self.first_tokens) + len(self.stretches)
+        return rows * BUCKETS + 2 * len(self.segments) * SEGMENT_BUCKETS
+
     def know(self, segments: Iterable[str]) -> None:
         """Have sums of these, if only zeros: what is not listed is not counted."""
         for name in segments:
@@ -231,11 +252,14 @@ class Ledger:
     def __init__(self, *, boot: str) -> None:
         self._boot = boot
         self._strata: dict[StratumKey, Stratum] = {}
+        self._moved: dict[StratumKey, tuple[int, float]] = {}
+        """What had been counted when a stratum was seen to move last, and when that was."""
+        self._forgotten = 0
         self._slots: OrderedDict[SlotKey, SlotSums] = OrderedDict()
 
     def stratum(self, key: StratumKey) -> Stratum:
-        """The sums of `key`, all zero at first."""
-        return self._strata.setdefault(key, Stratum())
+        """The sums of `key`, all zero at first; those of a forgotten policy are told to nobody."""
+        return Stratum() if key.policy <= self._forgotten else self._strata.setdefault(key, Stratum())
 
     def add_decode(self, key: SlotKey, *, ends_at: float, tokens: int, seconds: float) -> None:
         """Count a decode round that lay wholly in the counted part of a slot that ends at `ends_at`."""
@@ -253,16 +277,41 @@ class Ledger:
     def document(
         self, *, wall: float, policy: int, admitted: Mapping[str, Mapping[str, int]], serving: bool
     ) -> EvidenceDocument:
-        """The evidence as JSON values, made at one moment."""
+        """The evidence as JSON values, made at one moment; `policy` is the number of the one in force, 0 without."""
+        self._forget(wall=wall, policy=policy)
         return {
             "version": VERSION,
             "boot": self._boot,
             "policy": policy,
+            "forgotten": self._forgotten,
             "admitted": admitted,
             "serving": serving,
             "strata": [_stratum_fields(key, sums) for key, sums in sorted(self._strata.items())],
             "slots": _slot_fields(self.closed_slots(wall=wall)),
         }
+
+    def _forget(self, *, wall: float, policy: int) -> None:
+        """The oldest policies, as far as they are over and nobody can need them, or there is no room for them."""
+        if policy <= self._forgotten:  # numbers began anew, since the policy was deleted while nobody could ask us
+            self._forgotten = max(policy - 1, 0)
+        self._note_what_moved(wall)
+        held = sum(sums.numbers for sums in self._strata.values())
+        for key in sorted(key for key in self._strata if key.policy < policy):
+            is_over = wall - self._last_move(key.policy) > KEPT_OVER_SECONDS
+            if not is_over and held <= MOST_NUMBERS and key.policy > self._forgotten:
+                break
+            held -= self._strata.pop(key).numbers
+            del self._moved[key]
+            self._forgotten = key.policy
+
+    def _note_what_moved(self, wall: float) -> None:
+        for key, sums in self._strata.items():
+            if key not in self._moved or self._moved[key][0] != sums.counted:
+                self._moved[key] = sums.counted, wall
+
+    def _last_move(self, policy: int) -> float:
+        """Of any stratum of a policy that has some."""
+        return max(moment for key, (_, moment) in self._moved.items() if key.policy == policy)
 
 
 def _stratum_fields(key: StratumKey, sums: Stratum) -> StratumFields:

@@ -132,6 +132,12 @@ class Tally:
     tokens: int = 0
     plain_tokens: int = 0
 
+    @property
+    def answers(self) -> int:
+        """All of them."""
+        compared = self.equal + self.different + self.uncertain + self.plain_equal + self.plain_uncertain
+        return compared + self.skipped + self.dropped + self.failed
+
     def add(self, result: Result, tokens: int = 0) -> None:
         setattr(self, result.value, getattr(self, result.value) + 1)
         self.tokens += tokens
