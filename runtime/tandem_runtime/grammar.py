@@ -315,14 +315,16 @@ def _calls_source(grammar: Grammar, marks: Callable[[ToolFormat], Marks]) -> str
     """Raises BadRequest for a text that is no grammar of calls: a peer may send any."""
     try:
         told = json.loads(grammar.text)
-        format, schema = ToolFormat(told["format"]), told["call"]
-        if not isinstance(schema, dict):
+        format, schema, parallel = ToolFormat(told["format"]), told["call"], told.get("parallel", True)
+        if not isinstance(schema, dict) or not isinstance(parallel, bool):
             raise TypeError("a schema is an object")
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise BadRequest(
-            "a grammar of calls is JSON with `format`, a known one, and `call`, a JSON schema", parameter="tools"
+            "a grammar of calls is JSON: `format`, a known one, `call`, a JSON schema, and `parallel`, true or false",
+            parameter="tools",
         ) from error
-    return LLMatcher.grammar_from_lark(lark_of_calls(format, json.dumps(schema), marks(format)))
+    lark = lark_of_calls(format, json.dumps(schema), marks(format), parallel=parallel)
+    return LLMatcher.grammar_from_lark(lark)
 
 
 def _is_deeper(value: object, levels: int) -> bool:

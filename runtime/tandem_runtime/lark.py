@@ -4,7 +4,7 @@ Refuses to know requests and sessions, and how a grammar is followed.
 
 Text is free until something opens a call, and that is found by a lazy lexeme: it ends with the first letter at which it
 can. From there on one call after the other is held to a schema, up to what closes it. In the form that has calls among
-words text is then free again; in the others the answer is over.
+words text is then free again; in the others the answer is over, and so it is in each where only one call may be made.
 
 Special tokens are no text. One may stand for what opens or closes a call; the others may stand in free text, as they
 would without a grammar, but for one place: within the letters that open a call. Whoever reads the answer does not see
@@ -33,10 +33,11 @@ class Marks:
     others: Sequence[TokenId] = ()
 
 
-def lark_of_calls(format: ToolFormat, schema: str, marks: Marks) -> str:
-    """Answers with any number of calls, none included; `schema` (JSON) is that of one call."""
+def lark_of_calls(format: ToolFormat, schema: str, marks: Marks, *, parallel: bool = True) -> str:
+    """Answers with any number of calls, none included, or with one at most; `schema` (JSON) is that of one call."""
     form = FORMS[format]
-    rules = [*_rules(format, form, marks), *_openings(form, marks), f"one: %json {schema}"]
+    several = _rules(format, form, marks) if parallel else _rules_of_one(format, form, marks)
+    rules = [*several, *_openings(form, marks), f"one: %json {schema}"]
     terminals = ["ANY: /(?s:.*)/", f"BLANK: /[{_SPACE}{';' if ';' in form.between else ''}]{{0,{_BLANKS}}}/"]
     return "\n".join(["%llguidance {}", *rules, *terminals, ""])
 
@@ -55,13 +56,30 @@ def _rules(format: ToolFormat, form: Form, marks: Marks) -> list[str]:
                 'call: opened BLANK "[" BLANK one (BLANK "," BLANK one)* BLANK "]" BLANK',
             ]
         case ToolFormat.LLAMA:
-            special = _one_of(marks.others) if has_marks else ""
-            return [
-                f"start: {f'{special}* ' if has_marks else ''}(BLANK | words | call)",
-                f"words: WORDS{f' ({special} ANY)*' if has_marks else ''}",
-                "call: BLANK one (BLANK one)* BLANK",
-                f"WORDS: /[{_SPACE};]*[^{{{_SPACE};](?s:.*)/",
-            ]
+            return [*_words_or_call(marks), "call: BLANK one (BLANK one)* BLANK"]
+
+
+def _rules_of_one(format: ToolFormat, form: Form, marks: Marks) -> list[str]:
+    """Behind a call the answer is over, in every form: of words that were free again, what opens calls had to be kept
+    out, which a model that wants to call again would only talk around."""
+    first = f"start: {'mark* ' if marks.others else ''}(ANY | call)"
+    match format:
+        case ToolFormat.HERMES:
+            return [first, f"call: opened BLANK one BLANK {_written(form.closing, marks)} BLANK"]
+        case ToolFormat.MISTRAL:
+            return [first, 'call: opened BLANK "[" BLANK one BLANK "]" BLANK']
+        case ToolFormat.LLAMA:
+            return [*_words_or_call(marks), "call: BLANK one BLANK"]
+
+
+def _words_or_call(marks: Marks) -> list[str]:
+    """Of the form in which an answer is words or calls, as its first letter says."""
+    special = _one_of(marks.others) if marks.others else ""
+    return [
+        f"start: {f'{special}* ' if special else ''}(BLANK | words | call)",
+        f"words: WORDS{f' ({special} ANY)*' if special else ''}",
+        f"WORDS: /[{_SPACE};]*[^{{{_SPACE};](?s:.*)/",
+    ]
 
 
 def _openings(form: Form, marks: Marks) -> list[str]:

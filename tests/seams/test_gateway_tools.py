@@ -251,6 +251,18 @@ async def test_a_strict_tool_is_called_as_its_schema_says_though_nobody_asked_fo
     assert not free.choices[0].message.tool_calls  # unless it is held to one, such a model makes no call
 
 
+@pytest.mark.parametrize("format", ToolFormat)
+async def test_a_strict_tool_is_called_once_where_one_call_is_wanted(format: ToolFormat) -> None:
+    asked = asking(tools=changed(strict=True), parallel_tool_calls=False, temperature=1.0, max_tokens=900)
+    async with gateway(opening(format), format, speculation=always(3)) as running, client_of(running) as client:
+        replies = [await client.chat.completions.create(**asked, seed=seed) for seed in range(4)]
+    for reply in replies:
+        (call,) = reply.choices[0].message.tool_calls
+        jsonschema.validate(json.loads(call.function.arguments), WEATHER["function"]["parameters"])  # type: ignore[index]
+        assert reply.choices[0].finish_reason == "tool_calls"
+        assert reply.choices[0].message.content == ("Let me see." if format is ToolFormat.HERMES else None)
+
+
 class Weather(BaseModel):
     """The weather of a city"""
 

@@ -57,7 +57,7 @@ ADD = {
 DEFINITIONS = {"Digit": {"type": "integer", "minimum": 0, "maximum": 9}}
 
 
-def calls_of(format: ToolFormat) -> Grammar:
+def calls_of(format: ToolFormat, **more: object) -> Grammar:
     """Of `add`, which is held to a schema, and of `free`, which takes any object."""
     name = FORMS[format].arguments
     call = {
@@ -72,16 +72,16 @@ def calls_of(format: ToolFormat) -> Grammar:
             for tool, schema in (("add", ADD), ("free", {"type": "object"}))
         ],
     }
-    return Grammar(GrammarKind.CALLS, json.dumps({"format": format, "call": call}))
+    return Grammar(GrammarKind.CALLS, json.dumps({"format": format, "call": call, **more}))
 
 
 def letters_of(text: str) -> list[TokenId]:
     return [PLACES[bytes([code])] for code in text.encode()]
 
 
-def refused_at(format: ToolFormat, text: str) -> int | str | None:
+def refused_at(format: ToolFormat, text: str, **more: object) -> int | str | None:
     """The first letter that is not admitted; "end" if all are and the answer may not end there; else None."""
-    matcher = GRAMMARS.compile(calls_of(format))
+    matcher = GRAMMARS.compile(calls_of(format, **more))
     for at, token in enumerate(letters_of(text)):
         if not matcher.admitted()[token]:
             return at
@@ -134,6 +134,31 @@ def test_what_opens_a_call_goes_on_as_one(format: ToolFormat, begins: str, wrong
     at = refused_at(format, begins + wrong)
     assert isinstance(at, int), why
     assert len(begins) <= at < len(begins + wrong), why
+
+
+SINGLE = [
+    (HERMES, f"Let me see.\n<tool_call>\n{ONE}\n</tool_call> \n", "<tool_call>"),
+    (HERMES, f"<tool_call>{OTHER}</tool_call>", "words"),
+    (LLAMA, f" {LLAMA_ONE};\n", "{"),
+    (MISTRAL, f"Well: [TOOL_CALLS] [{ONE} ] ", "[TOOL_CALLS]"),
+]
+
+
+@pytest.mark.parametrize(("format", "text", "more"), SINGLE)
+def test_where_one_call_may_be_made_the_answer_is_over_behind_it(format: ToolFormat, text: str, more: str) -> None:
+    assert refused_at(format, text, parallel=False) is None
+    assert refused_at(format, text + more, parallel=False) == len(text)
+
+
+def test_where_one_call_may_be_made_a_list_holds_no_second_one() -> None:
+    begins = f"[TOOL_CALLS] [{ONE}"
+    assert refused_at(MISTRAL, f"{begins}, {OTHER}]", parallel=False) == len(begins)
+    assert refused_at(MISTRAL, f"{begins}, {OTHER}]", parallel=True) is None
+
+
+@pytest.mark.parametrize(("format", "text"), [each for each in WHOLE if "free" not in each[1] and ";" not in each[1]])
+def test_where_one_call_may_be_made_words_are_as_free_as_ever(format: ToolFormat, text: str) -> None:
+    assert refused_at(format, text, parallel=False) is None
 
 
 @pytest.mark.parametrize("text", ["<tool_call>", "<tool_call>{", f"<tool_call>{ONE}", f"<tool_call>{ONE}</tool_"])
@@ -294,6 +319,16 @@ def test_a_special_token_opens_a_call_and_so_do_its_letters(marked: tuple[TokenM
     assert admits(matcher, [*ids(ONE), *ids("<"), *ids("/tool_call"), *ids(">"), *ids("end")])
 
 
+def test_where_one_call_may_be_made_special_tokens_open_and_close_it_too(tmp_path: Path) -> None:
+    tokenizer = special_folder(tmp_path, special=["<tool_call>", "</tool_call>", "[THINK]"])
+    grammars = folder_grammars(tmp_path, end_tokens=tokenizer.end_tokens, vocab_size=tokenizer.size + 3)
+    matcher, ids = grammars.compile(calls_of(HERMES, parallel=False)), tokenizer.continuation
+    (opening,), (closing,), (think,) = ids("<tool_call>"), ids("</tool_call>"), ids("[THINK]")
+    assert admits(matcher, [think, *ids("Hm."), opening, *ids(ONE), closing])
+    mask = matcher.admitted()
+    assert [bool(mask[token]) for token in (opening, think, ids("x")[0], *tokenizer.end_tokens)] == [False] * 3 + [True]
+
+
 def test_other_special_tokens_may_stand_in_words_but_not_within_what_opens_a_call(
     marked: tuple[TokenMatcher, Ids],
 ) -> None:
@@ -306,6 +341,7 @@ def test_other_special_tokens_may_stand_in_words_but_not_within_what_opens_a_cal
 
 
 JUNK = [
+    '{"format": "Hermes", "call": {}, "parallel": 1}',
     "",
     "[]",
     "{",

@@ -276,7 +276,7 @@ def _calls_grammar(request: ChatRequest, tool_use: ToolUse) -> tuple[Grammar | N
     """What holds calls to schemas, and the path of the field that asks for it; None: the model writes as it likes."""
     if tool_use.forced:
         return call_grammar(_callable_tools(request), tool_use.format), "tool_choice"
-    return free_calls_grammar(request.tools or (), tool_use.format)
+    return free_calls_grammar(request.tools or (), tool_use.format, most=tool_use.most)
 
 
 def _callable_tools(request: ChatRequest) -> dict[int, Tool]:

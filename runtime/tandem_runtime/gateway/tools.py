@@ -152,14 +152,17 @@ def call_grammar(tools: Mapping[int, Tool], format: ToolFormat) -> Grammar:
     return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(_call_schema(tools, format, held=frozenset(tools))))
 
 
-def free_calls_grammar(tools: Sequence[Tool], format: ToolFormat) -> tuple[Grammar | None, str]:
-    """Calls, or none, of strict tools and others; and the path of what asks for that. None: no tool is strict. Raises
-    BadRequest as `call_grammar`."""
+def free_calls_grammar(
+    tools: Sequence[Tool], format: ToolFormat, *, most: int | None = None
+) -> tuple[Grammar | None, str]:
+    """Calls, or none, of strict tools and others, or with `most` 1 one at most; and the path of what asks for that.
+    None: no tool is strict. Raises BadRequest as `call_grammar`."""
     strict = [index for index, tool in enumerate(tools) if tool.function.strict]
     if not strict:
         return None, ""
     schema = _call_schema(dict(enumerate(tools)), format, held=frozenset(strict))
-    text = json.dumps({"format": format, "call": schema})
+    one_at_most = {} if most is None else {"parallel": False}
+    text = json.dumps({"format": format, "call": schema, **one_at_most})
     return Grammar(GrammarKind.CALLS, text), f"tools[{strict[0]}].function.strict"
 
 
