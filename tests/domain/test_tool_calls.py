@@ -189,3 +189,22 @@ def test_a_call_that_was_forced_needs_no_opening() -> None:
 def test_calls_beyond_the_most_are_not_told() -> None:
     text = f"<tool_call>{LOOK}</tool_call><tool_call>{LOOK}</tool_call>"
     assert read(HERMES, [text], most=1) == LOOKED
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "is_cut"),
+    [
+        (f"<tool_call>{LOOK}</tool_call>", None, False),
+        (f"<tool_call>{LOOK}", None, False),
+        (f"<tool_call>{LOOK[:-1]}", None, True),
+        (f"<tool_call>{LOOK}</tool_call><tool_call>{LOOK[:-9]}", None, True),
+        (f"<tool_call>{LOOK}</tool_call><tool_call>{LOOK[:-9]}", 1, False),
+        ('<tool_call>{"name": "look", "arg', None, False),
+        ("no call", None, False),
+    ],
+)
+def test_an_answer_that_ends_within_a_call_that_was_told_is_cut(text: str, most: int | None, is_cut: bool) -> None:
+    reader = CallReader(HERMES, NAMES, most=most)
+    reader.feed(text)
+    reader.end()
+    assert reader.is_cut is is_cut

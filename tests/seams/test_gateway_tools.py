@@ -147,6 +147,31 @@ async def test_a_call_that_the_length_cuts_ends_by_length() -> None:
     assert ARGUMENTS.startswith(reply.choices[0].message.tool_calls[0].function.arguments)
 
 
+@pytest.mark.parametrize(
+    ("stop", "told", "reason"),
+    [
+        (', "days"', '{"city": "Oslo"', "stop"),
+        ("</tool_call>", ARGUMENTS, "tool_calls"),
+        ("weather", None, "stop"),
+    ],
+)
+async def test_a_call_that_a_stop_string_cuts_ends_by_stop(stop: str, told: str | None, reason: str) -> None:
+    """Whoever goes by the reason takes no half call for a whole one; streamed, nothing of it could be taken back."""
+    asked = asking(stop=[stop])
+    async with gateway(saying(ANSWERS[ToolFormat.HERMES])) as running, client_of(running) as client:
+        plain = await client.chat.completions.create(**asked)
+        pieces = [piece async for piece in await client.chat.completions.create(**asked, stream=True)]
+    calls = [call.function.arguments for call in plain.choices[0].message.tool_calls or ()]
+    assert calls == ([] if told is None else [told])
+    assert plain.choices[0].finish_reason == reason
+    content, streamed, streamed_reason = gathered(pieces)
+    assert (content, [call[2] for call in streamed], streamed_reason) == (
+        plain.choices[0].message.content,
+        calls,
+        reason,
+    )
+
+
 async def test_at_most_one_call_is_told_where_no_more_are_wanted() -> None:
     twice = '<tool_call>{"name": "clock", "arguments": {}}</tool_call>' * 2
     async with gateway(saying(twice)) as running, client_of(running) as client:

@@ -114,6 +114,11 @@ class CallReader:
         """How many were told."""
         return self._calls if self._most is None else min(self._calls, self._most)
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether a call that was told is not whole, as far as the answer goes."""
+        return self._is_call and self._calls == self.calls
+
     def feed(self, text: str) -> list[Event]:
         for start in range(0, len(text), _LETTERS_AT_ONCE):
             self._held += text[start : start + _LETTERS_AT_ONCE]

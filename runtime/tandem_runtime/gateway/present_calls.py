@@ -2,6 +2,9 @@
 
 Refuses to know how they stand in the text (`domain.tool_calls`), and everything that does not grow: see `present`.
 
+An answer that ended within a call is no answer with calls: its reason stays what ended it, and of the call stands what
+had come. A client that goes by the reason does not take half a call for a whole one.
+
 An id has nine letters and digits, as the strictest chat template wants them back (Mistral's), and is made of the
 reply's own: another gateway that gave the same reply would give the same ids.
 """
@@ -32,7 +35,7 @@ class CallPresenter(ChatPresenter):
         chunk = super().closing(index, reason)
         choice = chunk["choices"][0]
         choice["delta"] = self._told(index, reader.end())
-        if reason is FinishReason.STOP and reader.calls:
+        if _ends_by_calls(reason, reader):
             choice["finish_reason"] = "tool_calls"
         return chunk
 
@@ -69,7 +72,7 @@ class CallPresenter(ChatPresenter):
         if calls:
             choice["message"]["tool_calls"] = calls
             choice["message"]["content"] = told.get("content")
-        if answer.finish is FinishReason.STOP and reader.calls:
+        if _ends_by_calls(answer.finish, reader):
             choice["finish_reason"] = "tool_calls"
         return choice
 
@@ -81,6 +84,10 @@ class CallPresenter(ChatPresenter):
 
     def _id(self, index: int, call: int) -> str:
         return hashlib.sha256(f"{self.head.id}/{index}/{call}".encode()).hexdigest()[:ID_LETTERS]
+
+
+def _ends_by_calls(reason: FinishReason | None, reader: CallReader) -> bool:
+    return reason is FinishReason.STOP and bool(reader.calls) and not reader.is_cut
 
 
 def _whole_call(piece: CallPiece) -> WholeCall:
