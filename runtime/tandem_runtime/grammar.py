@@ -14,6 +14,7 @@ admits nothing.
 """
 
 import json
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,12 +26,14 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
-from tandem_runtime.domain.errors import BadRequest
+from tandem_runtime.domain.errors import BadRequest, ModelRefused, NotSupported
 from tandem_runtime.domain.tokens import Grammar, GrammarKind, TokenId
 from tandem_runtime.domain.tool_calls import FORMS, ToolFormat
 from tandem_runtime.lark import Marks, lark_of_calls
 
 _T = TypeVar("_T")
+
+log = logging.getLogger(__name__)
 
 LONGEST_GRAMMAR = 64 * 1024
 """Characters. Compiling is bounded work per character, and a schema beyond this is a mistake."""
@@ -42,11 +45,12 @@ MOST_COMPILED = 32
 
 class TokenGrammars:
     """`ports.Grammars` over one vocabulary. `read` makes the library's tokenizer: half a second for a large one, so it
-    is called with the first grammar. `end_tokens` end an output."""
+    is called with the first grammar, and once. It raises ModelRefused for one that the library does not read, which the
+    log tells then, and whoever asks for a grammar. `end_tokens` end an output."""
 
     def __init__(self, read: Callable[[], LLTokenizer], *, end_tokens: frozenset[TokenId], vocab_size: int) -> None:
         self._read = read
-        self._tokenizer: LLTokenizer | None = None
+        self._tokenizer: LLTokenizer | ModelRefused | None = None
         self._end_tokens = end_tokens
         self._vocab_size = vocab_size
         self._special: frozenset[TokenId] | None = None
@@ -81,21 +85,23 @@ class TokenGrammars:
 
     def _compile(self, grammar: Grammar) -> LLMatcher:
         if not self._end_tokens:
-            raise BadRequest(
+            raise NotSupported(
                 f"{grammar.asked_by} needs an end token to end the answer by, and this model names none",
                 parameter=grammar.asked_by,
             )
-        source = _calls_source(grammar, self._marks) if grammar.kind is GrammarKind.CALLS else _source(grammar)
-        matcher = LLMatcher(self._vocabulary(), source, log_level=0)
+        vocabulary = self._vocabulary(grammar.asked_by)
+        marks = partial(self._marks, vocabulary)
+        source = _calls_source(grammar, marks) if grammar.kind is GrammarKind.CALLS else _source(grammar)
+        matcher = LLMatcher(vocabulary, source, log_level=0)
         if matcher.is_error():
             raise BadRequest(
                 f"{grammar.asked_by} cannot be compiled: {_first_line(matcher.get_error())}", parameter=grammar.asked_by
             )
         return matcher
 
-    def _marks(self, format: ToolFormat) -> Marks:
+    def _marks(self, vocabulary: LLTokenizer, format: ToolFormat) -> Marks:
         """This vocabulary's special tokens, as the form of calls has them."""
-        vocabulary, form = self._vocabulary(), FORMS[format]
+        form = FORMS[format]
         if self._special is None:
             special = filter(vocabulary.is_special_token, range(self._vocab_size))
             self._special = frozenset(special) - self._end_tokens
@@ -103,11 +109,25 @@ class TokenGrammars:
         named = {text: ids[0] for text, ids in spelt.items() if len(ids) == 1 and ids[0] in self._special}
         return Marks(named, sorted(self._special.difference(named.values())))
 
-    def _vocabulary(self) -> LLTokenizer:
+    def _vocabulary(self, asked_by: str) -> LLTokenizer:
         with self._lock:
             if self._tokenizer is None:
-                self._tokenizer = self._read()
-            return self._tokenizer
+                self._tokenizer = self._read_once()
+            found = self._tokenizer
+        if isinstance(found, ModelRefused):
+            raise NotSupported(
+                f"this model's answers cannot be held to a grammar: {found}; leave out {asked_by}, structured_outputs"
+                " and calls that are forced or strict",
+                parameter=asked_by,
+            )
+        return found
+
+    def _read_once(self) -> LLTokenizer | ModelRefused:
+        try:
+            return self._read()
+        except ModelRefused as refused:
+            log.error("no grammar can be followed, and requests that need one are refused: %s", refused)
+            return refused
 
 
 def folder_grammars(folder: Path, *, end_tokens: frozenset[TokenId], vocab_size: int) -> TokenGrammars:
@@ -118,9 +138,9 @@ def folder_grammars(folder: Path, *, end_tokens: frozenset[TokenId], vocab_size:
         try:
             return LLTokenizer(text, n_vocab=vocab_size, eos_token=sorted(end_tokens))
         except ValueError as error:
-            raise BadRequest(
-                f"response_format cannot be served: no grammar can be followed with this model's tokenizer ({error})",
-                parameter="response_format",
+            kind = _first_line(str(error))
+            raise ModelRefused(
+                f"tokenizer.json of {folder.name} is of a kind that grammars cannot be followed with ({kind})"
             ) from error
 
     return TokenGrammars(read, end_tokens=end_tokens, vocab_size=vocab_size)

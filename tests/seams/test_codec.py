@@ -18,6 +18,7 @@ from tandem_runtime.domain.errors import (
     ModelRefused,
     NotANumber,
     NotLoaded,
+    NotSupported,
     Overloaded,
     SessionLost,
     StaleOffset,
@@ -213,6 +214,7 @@ ERRORS = [
     (DraftLate("no answer"), TargetLost),
     (ModelRefused("no such file"), BadRequest),
     (NotLoaded("no such adapter", parameter="model"), NotLoaded),
+    (NotSupported("no such means", parameter="response_format"), NotSupported),
 ]
 
 

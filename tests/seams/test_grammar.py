@@ -12,9 +12,9 @@ import jsonschema
 import numpy as np
 import pytest
 from llguidance import LLMatcher, LLParserLimits
-from tests.seams.tokenizer_folders import byte_level_folder
+from tests.seams.tokenizer_folders import byte_level_folder, letters_folder
 
-from tandem_runtime.domain.errors import BadRequest
+from tandem_runtime.domain.errors import BadRequest, NotSupported
 from tandem_runtime.domain.tokens import Grammar, GrammarKind, TokenId
 from tandem_runtime.grammar import (
     LONGEST_GRAMMAR,
@@ -86,7 +86,7 @@ def limited_matcher(*, states: int) -> TokenMatcher:
 
 def fresh_matcher(*, states: int) -> Callable[[], LLMatcher]:
     source, limits = LLMatcher.grammar_from_regex(WIDE), LLParserLimits(max_lexer_states=states)
-    return lambda: LLMatcher(GRAMMARS._vocabulary(), source, log_level=0, limits=limits)
+    return lambda: LLMatcher(GRAMMARS._vocabulary("response_format"), source, log_level=0, limits=limits)
 
 
 def test_ways_that_were_taken_back_never_make_a_grammar_too_complex() -> None:
@@ -222,6 +222,23 @@ def test_a_model_folders_own_tokenizer_can_be_followed(tmp_path: Path) -> None:
         assert matcher.admitted()[token]
         matcher.advance(token)
     assert mask.shape == (tokenizer.size + 20,)
+
+
+@pytest.mark.parametrize("kind", [GrammarKind.REGEX, GrammarKind.CALLS])
+def test_a_tokenizer_that_cannot_be_read_is_what_the_refusal_names_and_the_log_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: GrammarKind
+) -> None:
+    """It is no fault of the request's: no other value of the field would be served."""
+    grammars = folder_grammars(letters_folder(tmp_path / "letters"), end_tokens=frozenset({0}), vocab_size=7)
+    call = json.dumps({"format": "Hermes", "call": {"type": "object"}})
+    asked = Grammar(kind, call if kind is GrammarKind.CALLS else "a")
+    for _ in range(3):
+        with pytest.raises(NotSupported, match=r"grammar: tokenizer\.json of letters is of a kind") as caught:
+            grammars.compile(asked)
+        assert caught.value.parameter == asked.asked_by
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "tokenizer.json of letters" in told
+    assert "Fuse" in told
 
 
 def test_a_model_without_an_end_token_serves_no_grammar() -> None:

@@ -5,7 +5,8 @@ Refuses to know HTTP and gRPC codes: those are chosen at the edges, in one table
     TandemError
     |-- BadRequest            the caller's fault; says which parameter, which value, what to do
     |   |-- NothingAdmitted   the request's own rules leave no token at some position
-    |   `-- NotLoaded         it names an adapter that is not loaded; says which are
+    |   |-- NotLoaded         it names an adapter that is not loaded; says which are
+    |   `-- NotSupported      it asks for what the model that is served cannot do, at any value
     |-- Overloaded            ours, and it passes; the caller should come back after `retry_after_seconds`
     |-- Cancelled             the caller went away
     |-- DraftLost             the draft is of no use now: gone, a fault of its own, nonsense; text goes on with K = 0
@@ -45,6 +46,10 @@ class NothingAdmitted(BadRequest):
 
 class NotLoaded(BadRequest):
     """An adapter is asked for that is not loaded, or is leaving; the message names those that are."""
+
+
+class NotSupported(BadRequest):
+    """The field asks for what this model lacks the means for, whatever its value; the message names what is missing."""
 
 
 class Overloaded(TandemError):

@@ -19,6 +19,7 @@ from tandem_runtime.domain.errors import (
     Cancelled,
     NotANumber,
     NotLoaded,
+    NotSupported,
     Overloaded,
     TandemError,
     TargetLost,
@@ -77,6 +78,7 @@ class BodyTooLarge(TandemError):
 INVALID_REQUEST = "invalid_request_error"
 _ROWS: tuple[tuple[type[TandemError], int, str, str], ...] = (
     (NotLoaded, 404, INVALID_REQUEST, "model_not_found"),
+    (NotSupported, 400, INVALID_REQUEST, "unsupported_parameter"),
     (BadRequest, 400, INVALID_REQUEST, "invalid_value"),
     (Unauthorized, 401, "authentication_error", "invalid_api_key"),
     (ModelNotServed, 404, INVALID_REQUEST, "model_not_found"),

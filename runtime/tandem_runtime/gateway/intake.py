@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tandem_runtime.domain.errors import BadRequest
+from tandem_runtime.domain.errors import BadRequest, NotSupported
 from tandem_runtime.domain.policy import OwnWish
 from tandem_runtime.domain.processors import refuse_unfit
 from tandem_runtime.domain.suffix import Prediction, prediction_of
@@ -193,7 +193,7 @@ def _read_tool_use(request: ChatRequest, tokenizer: Tokenizer) -> ToolUse | None
     about_tools = next((index for index, told in enumerate(request.messages) if told.is_about_tools), None)
     if tokenizer.tool_format is None and (tools or about_tools is not None):
         field = "tools" if tools else f"messages[{about_tools}]"
-        raise BadRequest(
+        raise NotSupported(
             f"{field}: this model's chat template takes no tools, or shows no form of calls that is known here"
             " (Hermes, Llama 3, Mistral): leave them out",
             parameter=field,
@@ -262,7 +262,7 @@ def _read_grammar(
     if grammar is None:
         return None
     if not tokenizer.end_tokens:
-        raise BadRequest(f"{parameter} needs an end token; this model names none: leave it out", parameter=parameter)
+        raise NotSupported(f"{parameter} needs an end token; this model names none: leave it out", parameter=parameter)
     if request.ignore_eos:
         raise BadRequest(
             f"ignore_eos goes on behind an end token, where {parameter} admits nothing: leave one out",

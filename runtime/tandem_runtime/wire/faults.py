@@ -11,6 +11,7 @@ from tandem_runtime.domain.errors import (
     ModelRefused,
     NotANumber,
     NotLoaded,
+    NotSupported,
     Overloaded,
     SessionLost,
     StaleOffset,
@@ -22,6 +23,7 @@ from tandem_runtime.wire import verify_pb2 as pb
 _KINDS: dict[type[TandemError], pb.ErrorKind] = {
     BadRequest: pb.ERROR_KIND_BAD_REQUEST,
     NotLoaded: pb.ERROR_KIND_NOT_LOADED,
+    NotSupported: pb.ERROR_KIND_NOT_SUPPORTED,
     ModelRefused: pb.ERROR_KIND_BAD_REQUEST,
     Overloaded: pb.ERROR_KIND_OVERLOADED,
     SessionLost: pb.ERROR_KIND_SESSION_LOST,
@@ -65,6 +67,8 @@ def error_value(message: pb.Failure) -> TandemError:
         return BadRequest(message.message, parameter=message.parameter or None)
     if message.kind == pb.ERROR_KIND_NOT_LOADED:
         return NotLoaded(message.message, parameter=message.parameter or None)
+    if message.kind == pb.ERROR_KIND_NOT_SUPPORTED:
+        return NotSupported(message.message, parameter=message.parameter or None)
     if message.kind == pb.ERROR_KIND_OVERLOADED:
         return Overloaded(message.message, retry_after_seconds=message.retry_after_seconds)
     if message.kind in _PLAIN:

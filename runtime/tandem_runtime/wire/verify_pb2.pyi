@@ -38,6 +38,7 @@ class ErrorKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_KIND_INTERNAL: _ClassVar[ErrorKind]
     ERROR_KIND_CANCELLED: _ClassVar[ErrorKind]
     ERROR_KIND_NOT_LOADED: _ClassVar[ErrorKind]
+    ERROR_KIND_NOT_SUPPORTED: _ClassVar[ErrorKind]
 
 class GrammarKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -65,6 +66,7 @@ ERROR_KIND_NOT_A_NUMBER: ErrorKind
 ERROR_KIND_INTERNAL: ErrorKind
 ERROR_KIND_CANCELLED: ErrorKind
 ERROR_KIND_NOT_LOADED: ErrorKind
+ERROR_KIND_NOT_SUPPORTED: ErrorKind
 GRAMMAR_KIND_UNSPECIFIED: GrammarKind
 GRAMMAR_KIND_JSON_SCHEMA: GrammarKind
 GRAMMAR_KIND_REGEX: GrammarKind
