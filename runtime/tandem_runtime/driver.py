@@ -15,27 +15,47 @@ from typing import Any, TypeVar, assert_never
 from tandem_runtime.asking import in_time
 from tandem_runtime.domain.commands import Choose, Emit, Finish, OpenDraft, OpenTarget, Propose, Run, Spent, Verify
 from tandem_runtime.domain.drafting import Pricing
-from tandem_runtime.domain.errors import DraftLost, SessionLost, StaleOffset, TandemError, TargetLost, origin
+from tandem_runtime.domain.errors import (
+    DraftLost,
+    Overloaded,
+    SessionLost,
+    StaleOffset,
+    TandemError,
+    TargetLate,
+    TargetLost,
+    origin,
+)
 from tandem_runtime.domain.lookahead import Bounds
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.states import State
-from tandem_runtime.domain.tokens import OpenSession, ProposeRound, RunRounds, Verdict
+from tandem_runtime.domain.tokens import OpenSession, Priority, ProposeRound, RunRounds, Verdict
 from tandem_runtime.listening import Listener
 from tandem_runtime.ports import Clock, DraftEngine, Observer, TargetEngine
 
 _T = TypeVar("_T")
+
+RETRY_PATIENT_SECONDS = 60
+"""Who found no room in ten minutes will not find it in the next second."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """Longest wait, in seconds, for each kind of answer. A verify may hold the prefill of a long prompt."""
+    """Longest wait, in seconds, for each kind of answer. A verify may hold the prefill of a long prompt.
+
+    `patient_verify_seconds`: of a session that nobody reads along with. Its prompt is read in the room that what is
+    more urgent leaves, so a target that is well may take long; where there is no room at all it says so by itself.
+    """
 
     open_seconds: float = 10.0
     propose_seconds: float = 5.0
     verify_seconds: float = 60.0
+    patient_verify_seconds: float = 600.0
     close_seconds: float = 2.0
+
+    def verify_of(self, priority: Priority) -> float:
+        return self.verify_seconds if priority is Priority.INTERACTIVE else self.patient_verify_seconds
 
 
 @dataclass(slots=True)
@@ -111,6 +131,7 @@ class _Executor:
         self._targets: list[TargetEngine] = []
         self._drafts: list[DraftEngine] = []
         self._run: tuple[RunRounds, AsyncIterator[Verdict]] | None = None
+        self._verify_seconds = engines.deadlines.verify_of(session.request.priority)
         self._round_began = clock.monotonic()
         self._draft_seconds = 0.0
         limits = engines.deadlines
@@ -164,9 +185,19 @@ class _Executor:
             await self._decode(command)
         except (TargetLost, StaleOffset) as lost:
             await self._end_run()
+            if not isinstance(command, OpenTarget):
+                self._refuse_to_begin_again(lost)
             self._session.target_lost(lost)
             if not isinstance(lost, SessionLost | StaleOffset):
                 self._engines.target = await self._engines.reopen()
+
+    def _refuse_to_begin_again(self, lost: TandemError) -> None:
+        """Of who was to be patient, and was: the next target is no less busy, and knows nothing of what was read."""
+        if isinstance(lost, TargetLate) and self._session.request.priority is not Priority.INTERACTIVE:
+            raise Overloaded(
+                f"{lost}, beside requests that are more urgent; try again when there are fewer",
+                retry_after_seconds=RETRY_PATIENT_SECONDS,
+            ) from lost
 
     def waited(self, seconds: float) -> None:
         """What the reader of the answer takes is no part of the round."""
@@ -200,7 +231,7 @@ class _Executor:
                 self._session.opened(await _target(limits.open_seconds, self._engines.target.open(request)))
             case Verify(request):
                 began = self._clock.monotonic()
-                verdict = await _target(limits.verify_seconds, self._engines.target.verify(request))
+                verdict = await _target(self._verify_seconds, self._engines.target.verify(request))
                 self._verified(verdict, began, draft_seconds=self._draft_seconds)
             case Run(request):
                 await self._go_on(request)
@@ -214,7 +245,7 @@ class _Executor:
             self._run = request, self._engines.target.run(request)
         began = self._clock.monotonic()
         try:
-            verdict = await _target(self._engines.deadlines.verify_seconds, anext(self._run[1]))
+            verdict = await _target(self._verify_seconds, anext(self._run[1]))
         except StopAsyncIteration:
             self._run = None
             self._session.run_over()
@@ -277,12 +308,12 @@ class _Executor:
 
 
 async def _target(limit_seconds: float, answer: Awaitable[_T]) -> _T:
-    """The target's answer in time, or TargetLost."""
+    """The target's answer in time, or TargetLate."""
     try:
         async with asyncio.timeout(limit_seconds):
             return await answer
     except TimeoutError as late:
-        raise TargetLost(f"the target gave no answer in {limit_seconds} s") from late
+        raise TargetLate(f"the target gave no answer in {limit_seconds} s") from late
 
 
 def _with(targets: list[TargetEngine], target: TargetEngine) -> list[TargetEngine]:

@@ -41,7 +41,7 @@ async def read_prompt(
         for base in range(1, length, PIECE_TOKENS):
             count = min(PIECE_TOKENS, length - base)
             piece = ReadPrompt(opening.session, opened.incarnation, base, count, alternatives)
-            read = await _in_time(limits.verify_seconds, _read(target, piece))
+            read = await _in_time(limits.verify_of(opening.priority), _read(target, piece))
             if len(read.logprobs) != count:
                 raise TargetLost(f"the target told of {len(read.logprobs)} prompt tokens where {count} were asked for")
             known += read.logprobs

@@ -20,6 +20,7 @@ from tandem_runtime.domain.errors import (
 from tandem_runtime.domain.lookahead import OFF, Bounds, Mode
 from tandem_runtime.domain.states import State
 from tandem_runtime.domain.stopping import Endings
+from tandem_runtime.domain.tokens import Priority
 from tandem_runtime.driver import Deadlines
 
 
@@ -78,6 +79,40 @@ async def test_a_lost_target_is_replaced_and_both_are_released(fault: Fault, bou
     assert (stage.target.calls[-1], spare.calls[-1]) == ("close", "close")
     assert (stage.target.holds, spare.holds) == ({}, {})
     assert (stage.target.calls.count("open"), spare.calls.count("open")) == (1, 1)
+
+
+def patient(stage: Stage) -> Stage:
+    return replace(stage, request=replace(stage.request, priority=Priority.BATCH))
+
+
+@pytest.mark.parametrize("bounds", [OFF, ALWAYS_4])
+async def test_a_batch_waits_for_longer_than_who_reads_along(bounds: Bounds) -> None:
+    """Its prompt is read in what room others leave, which takes as long as it takes."""
+
+    async def slow() -> None:
+        await asyncio.sleep(0.05)
+
+    deadlines = Deadlines(verify_seconds=0.01)
+    stage = patient(Stage(target=ChainTarget({1: slow}), spare=ChainTarget(), bounds=bounds, deadlines=deadlines))
+    assert await stage.answer() == PLAIN
+    assert stage.target.calls.count("open") == 1
+
+
+@pytest.mark.parametrize("bounds", [OFF, ALWAYS_4])
+async def test_a_batch_that_waited_in_vain_is_told_of_a_full_house_and_begins_nowhere_anew(bounds: Bounds) -> None:
+    spare, deadlines = ChainTarget(), Deadlines(verify_seconds=0.01, patient_verify_seconds=0.02)
+    stage = patient(Stage(target=ChainTarget({1: hanging}), spare=spare, bounds=bounds, deadlines=deadlines))
+    with pytest.raises(Overloaded, match="more urgent") as told:
+        await stage.answer()
+    assert told.value.retry_after_seconds == 60
+    assert (spare.calls, stage.target.holds) == ([], {})
+
+
+async def test_a_batch_that_cannot_even_open_a_session_goes_elsewhere() -> None:
+    spare, deadlines = ChainTarget(), Deadlines(open_seconds=0.01)
+    stage = patient(Stage(target=ChainTarget({0: hanging}), spare=spare, deadlines=deadlines))
+    assert await stage.answer() == PLAIN
+    assert spare.calls[0] == "open"
 
 
 async def test_a_lost_target_that_nobody_replaces_fails_the_request_after_true_tokens() -> None:

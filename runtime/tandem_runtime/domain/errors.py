@@ -13,6 +13,7 @@ Refuses to know HTTP and gRPC codes: those are chosen at the edges, in one table
     |   |-- DraftLate         it gave no answer in time
     |   `-- DraftForgot       the draft lives but does not hold this session as the caller does; open it again
     |-- TargetLost            the target cannot be reached; the driver re-opens elsewhere or fails the request
+    |   |-- TargetLate        it gave no answer in time
     |   `-- SessionLost       the target lives but does not know this session or incarnation; re-open
     |-- StaleOffset           a round refers to a prefix that the engine has moved past; never retried blindly
     |-- NotANumber            the model produced logits without a law; the request fails, nothing is guessed
@@ -78,6 +79,10 @@ class DraftForgot(DraftLost):
 
 class TargetLost(TandemError):
     """The target is gone; what was emitted so far stays true."""
+
+
+class TargetLate(TargetLost):
+    """The target gave no answer in time."""
 
 
 class SessionLost(TargetLost):
