@@ -29,6 +29,7 @@ from tandem_runtime.ports import Clock, DraftEngine, Tokenizer
 from tandem_runtime.replicas import Pool, Replica
 from tandem_runtime.telemetry import Metrics
 from tandem_runtime.tokenizer import FolderTokenizer
+from tandem_runtime.wire.expiry import expiry_told
 from tandem_runtime.wire.tls import RoleTls
 
 LARGEST = 2**31 - 1
@@ -86,7 +87,11 @@ async def _informed(gateway: Gateway, options: GatewayOptions, *, tokenizer_dige
     where = {"deployment": options.deployment, "namespace": options.namespace}
     tls = None if options.role_tls is None else RoleTls(options.role_tls)
     discovery = Discovery(gateway.fleet, tokenizer_digest=tokenizer_digest, tls=tls)
-    async with connect(options.kubeconfig) as api, asyncio.TaskGroup() as group:
+    async with (
+        expiry_told(tls, gateway.books.metrics.registry, clock=gateway.clock),
+        connect(options.kubeconfig) as api,
+        asyncio.TaskGroup() as group,
+    ):
         following = partial(follow, api)
         tasks = [
             group.create_task(follow_policy(gateway.in_force, following, policy_selection(**where))),

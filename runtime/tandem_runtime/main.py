@@ -265,7 +265,7 @@ def _run_role(arguments: argparse.Namespace, _settings: Settings) -> int:
     clock = SystemClock()
     until_signalled(
         lambda ending: roles.serve_role(
-            lambda: roles.load_engine(name, engine, clock=clock), options, ending=ending, name=name
+            lambda: roles.load_engine(name, engine, clock=clock), options, ending=ending, name=name, clock=clock
         )
     )
     return 0

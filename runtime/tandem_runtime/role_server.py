@@ -45,6 +45,7 @@ from tandem_runtime.memory import working_set_bytes
 from tandem_runtime.model_folder import digests_of
 from tandem_runtime.ports import AdaptableModel, AdapterDesk, Clock, StepModel
 from tandem_runtime.tokenizer import FolderTokenizer
+from tandem_runtime.wire.expiry import expiry_told
 from tandem_runtime.wire.roles import DraftRole, Role, TargetRole
 from tandem_runtime.wire.server import EngineServer
 from tandem_runtime.wire.tls import RoleTls
@@ -259,7 +260,7 @@ class _State:
 
 
 async def serve_role(
-    load: Callable[[], Engine], options: ServeOptions, *, ending: asyncio.Event, name: RoleName
+    load: Callable[[], Engine], options: ServeOptions, *, ending: asyncio.Event, name: RoleName, clock: Clock
 ) -> None:
     """Serve what `load` gives until `ending` is set, then drain. Raises SettingRefused, ModelRefused, and OSError for a
     port in use."""
@@ -270,7 +271,10 @@ async def serve_role(
         *(adapter_routes(state.adapters) if name is RoleName.TARGET else ()),
     ]
     app = admin_app(trouble=state.trouble, registry=state.registry, routes=routes)
-    async with http_server(app, host=options.host, port=options.admin_port) as admin_port:
+    async with (
+        http_server(app, host=options.host, port=options.admin_port) as admin_port,
+        expiry_told(tls, state.registry, clock=clock),
+    ):
         logger.info("loading role=%s admin=%s:%d", name, options.host, admin_port)
         engine = await _loaded(load, ending)
         if engine is not None:

@@ -163,8 +163,9 @@ def test_there_are_no_wildcards_and_no_secrets() -> None:
 
 
 def test_the_alerts_that_roll_back_by_default_are_those_of_the_chart() -> None:
-    rules = (CHART / "templates" / "alerts.yaml").read_text()
+    rules, upkeep = (CHART / "templates" / "alerts.yaml").read_text().split("- name: tandem-upkeep")
     assert tuple(re.findall(r"- alert: (\w+)", rules)) == DEFAULT_ALERTS
+    assert re.findall(r"- alert: (\w+)", upkeep) == ["TandemRoleCertificateEnds"]
 
 
 def test_chart_and_package_have_one_version() -> None:

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from prometheus_client import CollectorRegistry
 from tests.seams.gateway_peers import until
 from tests.seams.mounted_secret import MountedSecret
 from tests.seams.role_certificates import RoleAuthority, RoleKey, written
@@ -30,9 +31,11 @@ from tests.seams.wire_peers import (
 from tandem_runtime import main
 from tandem_runtime.domain.errors import SettingRefused, TargetLost
 from tandem_runtime.domain.tokens import Proposal, Verdict
+from tandem_runtime.main import SystemClock
 from tandem_runtime.wire.client import RemoteDraft, RemoteTarget
+from tandem_runtime.wire.expiry import expiry_told, is_near_its_end
 from tandem_runtime.wire.roles import DraftRole, TargetRole
-from tandem_runtime.wire.tls import RoleTls
+from tandem_runtime.wire.tls import RoleTls, Term
 
 AUTHORITY, OTHER = RoleAuthority(), RoleAuthority("others")
 SCRIPT = "scripted:tandem_runtime.engines.scripted:chain_logits"
@@ -211,6 +214,48 @@ async def test_a_renewed_certificate_is_used_for_new_connections_and_a_broken_on
     told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert len(told) == 1
     assert "tls.key does not belong to tls.crt" in told[0]
+
+
+async def test_who_scrapes_is_told_when_the_certificate_in_use_ends(tmp_path: Path) -> None:
+    registry, clock = CollectorRegistry(), SystemClock()
+    secret = MountedSecret(tmp_path / "tls", AUTHORITY.issue(days=3))
+    seen = []
+    async with expiry_told(RoleTls(secret.folder), registry, clock=clock):
+        for files in ({}, AUTHORITY.issue(days=20), AUTHORITY.issue(days=90), {"tls.crt": "nothing"}):
+            if files:
+                secret.put(files)
+            ends = registry.get_sample_value("tandem_role_certificate_not_after_seconds")
+            assert ends is not None
+            seen.append(round((ends - clock.wall()) / 86_400))
+    assert seen == [3, 20, 30, 30]  # the authority ends after thirty days, and what is of no use is not in use
+
+
+async def test_a_role_in_clear_tells_of_no_certificate() -> None:
+    registry = CollectorRegistry()
+    async with expiry_told(None, registry, clock=SystemClock()):
+        assert registry.get_sample_value("tandem_role_certificate_not_after_seconds") is None
+
+
+@pytest.mark.parametrize(("days", "warned"), [(8, []), (6, ["days=6.0"])])
+async def test_the_log_warns_of_the_last_seven_days_once_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, days: int, warned: list[str]
+) -> None:
+    monkeypatch.setattr("tandem_runtime.wire.expiry.LOOK_SECONDS", 0.01)
+    tls = RoleTls(written(tmp_path / "tls", AUTHORITY.issue(days=days)))
+    async with expiry_told(tls, CollectorRegistry(), clock=SystemClock()):
+        await asyncio.sleep(0.1)
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [words for words in told if "certificate ends" not in words] == []
+    assert [word for words in told for word in words.split() if word.startswith("days=")] == warned
+
+
+@pytest.mark.parametrize(
+    ("days", "left", "near"), [(90, 7.1, False), (90, 6.9, True), (90, -1.0, True), (1, 0.2, False), (1, 0.09, True)]
+)
+def test_a_certificate_that_is_made_for_hours_is_near_its_end_in_the_last_tenth(
+    days: float, left: float, near: bool
+) -> None:
+    assert is_near_its_end(Term(0.0, days * 86_400), (days - left) * 86_400) is near
 
 
 async def test_an_authority_is_changed_by_trusting_both_for_a_while(tmp_path: Path) -> None:

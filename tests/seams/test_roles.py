@@ -3,15 +3,19 @@
 import asyncio
 import contextlib
 import itertools
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import httpx
 import pytest
+from tests.seams.role_certificates import RoleAuthority, written
 from tests.seams.wire_peers import QUICK, opening, verify
 
 from tandem_runtime import main
@@ -45,6 +49,19 @@ async def role(name: str, port: int, admin_port: int, *options: str) -> AsyncIte
 def likeliest(prefix: tuple[int, ...]) -> int:
     logits = chain_logits(prefix)
     return logits.index(max(logits))
+
+
+async def test_a_role_with_a_certificate_tells_when_that_ends(tmp_path: Path) -> None:
+    port, admin_port = free_ports()
+    folder = written(tmp_path / "tls", RoleAuthority().issue(days=5))
+    async with role("target", port, admin_port, "--role-tls", str(folder)) as child, httpx.AsyncClient() as client:
+        assert child.stderr is not None
+        async with asyncio.timeout(30):
+            while b"certificate ends in days=5.0" not in (line := await child.stderr.readline()):
+                assert line
+        metrics = (await client.get(f"http://127.0.0.1:{admin_port}/metrics")).text
+    (ends,) = re.findall(r"^tandem_role_certificate_not_after_seconds (\S+)$", metrics, re.MULTILINE)
+    assert float(ends) - time.time() == pytest.approx(5 * 86_400, abs=600)
 
 
 async def test_a_target_tells_how_much_memory_it_holds() -> None:
@@ -159,7 +176,7 @@ async def test_the_end_asked_for_while_the_model_loads_does_not_wait_for_it() ->
         raise AssertionError("nobody hears this")
 
     options = ServeOptions(host="127.0.0.1", port=0, admin_port=0, grace_seconds=1)
-    await serve_role(load, options, ending=ending, name=RoleName.TARGET)
+    await serve_role(load, options, ending=ending, name=RoleName.TARGET, clock=main.SystemClock())
     reading.set()
 
 

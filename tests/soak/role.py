@@ -117,7 +117,9 @@ def main() -> None:
     name, chance = RoleName(role), random.Random(seed)
     options = ServeOptions(host=address, port=ENGINE_PORT, admin_port=ADMIN_PORT, grace_seconds=GRACE_SECONDS)
     until_signalled(
-        lambda ending: serve_role(lambda: load(name, Path(folder), chance), options, ending=ending, name=name)
+        lambda ending: serve_role(
+            lambda: load(name, Path(folder), chance), options, ending=ending, name=name, clock=SystemClock()
+        )
     )
 
 

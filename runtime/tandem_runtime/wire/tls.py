@@ -12,6 +12,7 @@ other ends would refuse is refused here, at the start with a word on what to do;
 
 import logging
 import ssl
+import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -47,14 +48,29 @@ class Identity(NamedTuple):
     authority: bytes
 
 
+class Term(NamedTuple):
+    """From when to when something holds, in seconds since 1970."""
+
+    begins: float
+    ends: float
+
+
 class RoleTls:
     """This process as one end of links to other roles. Raises SettingRefused where `folder` is of no use."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._trouble: str | None = None
+        self._looking = threading.Lock()
+        """Servers ask on threads of gRPC's."""
         self._identity = _read(folder)
-        _refuse_unfit(self._identity, folder)
+        self._term = _refuse_unfit(self._identity, folder)
+
+    @property
+    def term(self) -> Term:
+        """Of what the next link shows, and is trusted by."""
+        self._renewed()
+        return self._term
 
     def channel(self, address: str) -> grpc.aio.Channel:
         """To a server of another role."""
@@ -71,18 +87,21 @@ class RoleTls:
         )
 
     def _renewed(self) -> Identity:
-        """What the folder holds now, or what it held last where that is of no use. Called by one thread at a time."""
-        try:
-            found = _read(self._folder)
-            if found != self._identity:
-                _refuse_unfit(found, self._folder)
-                log.info("certificate read anew folder=%s", self._folder)
-            self._identity, self._trouble = found, None
-        except SettingRefused as refused:
-            if self._trouble != str(refused):
-                log.error("the last good certificate stays in use: %s", refused)
-            self._trouble = str(refused)
-        return self._identity
+        """What the folder holds now, or what it held last where that is of no use."""
+        with self._looking:
+            try:
+                self._take(_read(self._folder))
+            except SettingRefused as refused:
+                if self._trouble != str(refused):
+                    log.error("the last good certificate stays in use: %s", refused)
+                self._trouble = str(refused)
+            return self._identity
+
+    def _take(self, found: Identity) -> None:
+        if found != self._identity:
+            self._term = _refuse_unfit(found, self._folder)
+            log.info("certificate read anew folder=%s", self._folder)
+        self._identity, self._trouble = found, None
 
 
 def hint(details: str, *, secured: bool) -> str:
@@ -118,8 +137,9 @@ def _content(path: Path, folder: Path) -> bytes:
         raise SettingRefused(f"--role-tls {folder}: {path.name} cannot be read: {error.strerror}; {WANTED}") from error
 
 
-def _refuse_unfit(found: Identity, folder: Path) -> None:
-    """Raises SettingRefused for what other roles would refuse: shakes hands with itself, as server and as client."""
+def _refuse_unfit(found: Identity, folder: Path) -> Term:
+    """For how long it is fit. Raises SettingRefused for what other roles would refuse: shakes hands with itself, as
+    server and as client."""
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     server.verify_mode = ssl.CERT_REQUIRED
     client.hostname_checks_common_name = False
@@ -127,15 +147,24 @@ def _refuse_unfit(found: Identity, folder: Path) -> None:
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as gRPC: an authority may itself be signed by another
         _load(context, found.version, folder)
     try:
-        shown = _shake_hands(server, client)
+        caller = _shake_hands(server, client)
     except ssl.SSLError as error:
         why = getattr(error, "verify_message", None) or error.reason
         what = f"sign it by an authority of {AUTHORITY}, for the DNS name {ROLE_NAME}, for servers and clients"
         raise SettingRefused(f"--role-tls {folder}: other roles would refuse {CERTIFICATE} ({why}); {what}") from None
+    shown = caller.getpeercert(binary_form=True) or b""
     for begins, kind in UNSPOKEN.items():
         if begins in shown:
             what = f"(a key of {kind}); sign one for a key of RSA, or of ECDSA on P-256 or P-384"
             raise SettingRefused(f"--role-tls {folder}: other roles would refuse {CERTIFICATE} {what}")
+    return _term_of(caller.getpeercert() or {}, client.get_ca_certs())
+
+
+def _term_of(shown: Mapping[str, object], authorities: Iterable[Mapping[str, object]]) -> Term:
+    """Until the certificate ends, or before that the last authority: an old one may stand beside the new."""
+    begins, ends = (ssl.cert_time_to_seconds(str(shown[name])) for name in ("notBefore", "notAfter"))
+    trusted = (ssl.cert_time_to_seconds(str(authority["notAfter"])) for authority in authorities)
+    return Term(begins, min(ends, max(trusted, default=ends)))
 
 
 def _load(context: ssl.SSLContext, version: Path, folder: Path) -> None:
@@ -158,8 +187,8 @@ def _load_certificates(context: ssl.SSLContext, path: Path, folder: Path) -> Non
         raise SettingRefused(f"--role-tls {folder}: {path.name} is no certificate in PEM; {WANTED}") from None
 
 
-def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> bytes:
-    """The certificate that was shown, in DER. Raises SSLError where one of the two refuses the other."""
+def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
+    """The client's end. Raises SSLError where one of the two refuses the other."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     caller = client.wrap_bio(back, there, server_hostname=ROLE_NAME)
     ends = [caller, server.wrap_bio(there, back, server_side=True)]
@@ -168,4 +197,4 @@ def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> bytes:
             with suppress(ssl.SSLWantReadError):
                 end.do_handshake()
                 ends.remove(end)
-    return caller.getpeercert(binary_form=True) or b""
+    return caller
