@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ import pytest
 from starlette.types import Message
 from tests.seams.gateway_peers import Running, always, running_gateway, until
 from tests.seams.mounted_secret import MountedSecret
+from tests.seams.port_words import opening
 from tests.seams.wire_peers import CAPABILITIES
 
-from tandem_runtime.domain.policy import RoleHash
+from tandem_runtime.domain.policy import ExactnessPolicy, RoleHash
 from tandem_runtime.domain.suffix import Owner
-from tandem_runtime.domain.tokens import Drafter, TokenId
+from tandem_runtime.domain.tokens import Drafter, SessionId, TokenId
 from tandem_runtime.drafters import LookupDraft
 from tandem_runtime.engines.scripted import chain_logits
 from tandem_runtime.engines.target_loop import BatchedTarget
@@ -330,6 +331,51 @@ async def test_what_lookups_kept_of_a_revoked_tenant_is_forgotten_its_running_an
         await until(lambda: gateway.running.gateway.sessions == 0)
         after = [outputs(gateway.running, tenant) for tenant in ("acme", "beta")]
     assert (before, after) == ([True, True], [False, True])
+
+
+async def test_what_waits_of_a_revoked_tenant_to_be_made_again_is_dropped_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lookup = Lookup(Drafter.SUFFIX)
+    async with followed(tmp_path, monkeypatch, TWO, lookups=[lookup], speculation=always(2)) as gateway:
+        front = gateway.running.gateway
+        gateway.running.put_policy(exactness=ExactnessPolicy(10_000))
+        for key in ("first-secret", "second-secret", "first-secret"):
+            (await gateway.plain(key, max_tokens=20)).raise_for_status()
+        before = front.replays.waiting
+        await gateway.put("beta:second-secret\n", known=lambda: bool(front._revoked))
+        after = front.replays.waiting
+        dropped = [stratum["exactness"]["dropped"] for stratum in front.evidence()["strata"]]
+    assert (before, after, sum(dropped)) == (3, 1, 2)
+
+
+async def test_what_engines_compute_of_a_tenant_for_nobody_to_read_is_forgotten_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lookup, prompt = Lookup(Drafter.SUFFIX), "abcdefg" * 8
+    async with followed(tmp_path, monkeypatch, TWO, lookups=[lookup], speculation=always(2)) as gateway:
+        front = gateway.running.gateway
+        gateway.running.put_policy(exactness=ExactnessPolicy(10_000))
+        (engine,) = [each.engine for each in front.fleet.targets]
+        assert isinstance(engine, BatchedTarget)
+        for key in ("first-secret", "second-secret"):
+            (await gateway.plain(key, prompt=prompt, max_tokens=20)).raise_for_status()
+        replaying = asyncio.create_task(front.replays.run())
+        await until(lambda: front.replays.waiting == 0)
+        replaying.cancel()
+        asked = opening("s", prompt=tuple(range(7)) * 8)
+
+        async def known(tenant: str) -> bool:
+            opened = await engine.open(replace(asked, tenant=tenant))
+            await engine.close(SessionId("s"))
+            return opened.cached_tokens > 0
+
+        owners = ("acme", "acme:aside", "beta:aside")
+        before = [await known(each) for each in owners]
+        await gateway.put("beta:second-secret\n", known=lambda: bool(front._revoked))
+        await until(lambda: not front._forgetting)
+        after = [await known(each) for each in owners]
+    assert (before, after) == ([True, True, True], [False, False, True])
 
 
 async def test_engines_forget_what_they_computed_for_a_revoked_tenant_and_no_other(

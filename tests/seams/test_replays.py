@@ -97,13 +97,20 @@ class Stage:
     pool: WatchedPool
     results: list[Result]
 
-    def offer(self, name: str = "s", *, target: RoleHash = TARGET, answer: tuple[TokenId, ...] = ANSWER) -> Replay:
+    def offer(
+        self,
+        name: str = "s",
+        *,
+        target: RoleHash = TARGET,
+        answer: tuple[TokenId, ...] = ANSWER,
+        tenant: str | None = None,
+    ) -> Replay:
         asked = OpenSession(
             SessionId(name), (1,), (), SamplingParameters(7), Verification.COUPLED, max_tokens=len(answer)
         )
         replay = Replay(asked, answer)
         revision = PairRevision(REVISION.name, target, None, 100)
-        self.replays.offer(ReplayJob(revision, replay, self.results.append))
+        self.replays.offer(ReplayJob(revision, replay, self.results.append, tenant=tenant))
         return replay
 
     async def settled(self) -> list[Result]:
@@ -294,3 +301,37 @@ async def test_over_the_wire_an_answer_is_equal_a_false_one_found_and_no_session
             await until(lambda: not engine.prefixes)
             await ended(task)
     assert results == [Result.EQUAL, Result.DIFFERENT]
+
+
+async def test_what_is_a_forgotten_tenants_is_dropped_at_once_and_what_is_under_way_with_its_next_token() -> None:
+    engine = Reciter(steps=asyncio.Semaphore(3))
+    with stage(engine) as (staged, _), working(staged):
+        staged.offer("a", tenant="gone")
+        await until(lambda: engine.said == [0, 1, 2])
+        for name, tenant in (("b", "gone"), ("c", "stays"), ("d", None)):
+            staged.offer(name, tenant=tenant)
+        staged.replays.forget({"gone"})
+        assert (staged.replays.waiting, staged.results) == (2, [Result.DROPPED] * 2)
+        assert engine.steps is not None
+        for _ in range(200):
+            engine.steps.release()
+        assert await staged.settled() == [Result.DROPPED] * 2 + [Result.EQUAL] * 2
+    assert engine.said == [0, 1, 2, 3, *range(40), *range(40)]
+    assert (engine.open_now, [opened.session for opened in engine.openings]) == (
+        set(),
+        ["a-replay", "c-replay", "d-replay"],
+    )
+
+
+async def test_a_target_that_fails_under_a_forgotten_replay_is_no_failure() -> None:
+    engine = Reciter(steps=asyncio.Semaphore(1))
+    with stage(engine) as (staged, _), working(staged):
+        staged.offer("a", tenant="gone")
+        await until(lambda: engine.said == [0])
+        staged.replays.forget({"gone"})
+        engine.error = NotANumber("no law")
+        assert engine.steps is not None
+        engine.steps.release()
+        staged.offer("b")
+        await until(lambda: len(staged.results) == 2)
+    assert staged.results == [Result.DROPPED, Result.FAILED]

@@ -78,3 +78,19 @@ async def test_a_fault_drops_one_score_and_the_next_is_asked_for(
     assert shadow.dropped >= 2 - len(told)
     assert replica.sessions == 0
     assert "secret" not in caplog.text
+
+
+async def test_what_waits_of_a_forgotten_tenant_is_dropped_and_the_others_are_scored_in_their_order() -> None:
+    draft = Scripted(7)
+    pool, told = Pool[DraftEngine](), list[str]()
+    replica = Replica[DraftEngine]("pod", ROLE, draft, await draft.capabilities())
+    with pool.holding(replica):
+        shadow = Shadow(pool)
+        for name, tenant in (("a", "gone"), ("b", "stays"), ("c", None), ("d", "gone"), ("e", "stays")):
+            opening = OpenSession(SessionId(name), (1,), (), SamplingParameters(1), Verification.COUPLED, 8)
+            shadow.offer(ShadowJob(ROLE, opening, ANSWER, lambda *_, name=name: told.append(name), tenant))
+        shadow.forget({"gone"})
+        working = asyncio.create_task(shadow.run())
+        await shadow.settle()
+        working.cancel()
+    assert (told, shadow.dropped) == (["b", "c", "e"], 2)

@@ -96,6 +96,12 @@ class ApiKeys:
         return found
 
 
+def aside(tenant: str | None) -> str | None:
+    """Whose engines take a tenant's texts for that are computed once more and read by nobody: its own prefixes must not
+    be of use for that, and it is forgotten with the tenant. No line of a file can name it. None: there are no keys."""
+    return f"{tenant}:aside" if tenant else None
+
+
 def read_content(path: Path) -> bytes:
     """What stands in a file of keys. Raises SettingRefused."""
     try:

@@ -10,7 +10,7 @@ step under way has company. A replay that gives way closes its session and goes 
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -44,12 +44,13 @@ class ReplayLimits:
 
 @dataclass(slots=True, eq=False)
 class ReplayJob:
-    """`settled` is told the result, once. `adapter` is what the answer was made with."""
+    """`settled` is told the result, once. `adapter` is what the answer was made with, `tenant` whose it is."""
 
     revision: PairRevision
     replay: Replay
     settled: Callable[[Result], None]
     adapter: AdapterDigest | None = None
+    tenant: str | None = None
     until: float = 0.0
 
 
@@ -78,6 +79,12 @@ class Replays:
         job.until = self._clock.monotonic() + self._limits.kept_seconds
         self._jobs.append(job)
         self._arrived.set()
+
+    def forget(self, tenants: Set[str]) -> None:
+        """Drop what is theirs, the job under way too, which ends with the token that it waits for."""
+        for job in list(self._jobs):
+            if job.tenant in tenants:
+                self._settle(job, Result.DROPPED)
 
     async def run(self) -> None:
         """Replay until cancelled; then everything that is left is dropped, and so is what comes later."""
@@ -120,13 +127,17 @@ class Replays:
     async def _work(self, job: ReplayJob, replica: Replica[TargetEngine]) -> None:
         """Carry the job on until it is settled or must give way."""
         try:
-            has_company = await self._carry_on(job.replay, replica)
+            has_company = await self._carry_on(job, replica)
         except Overloaded:
             has_company = True
         except (TandemError, TimeoutError) as error:
+            if job not in self._jobs:
+                return
             kind = type(error).__name__
             log.info("replay failed revision=%s position=%d error=%s", job.revision.name, job.replay.equal, kind)
             self._settle(job, Result.FAILED)
+            return
+        if job not in self._jobs:
             return
         if job.replay.over:
             self._tell(job, job.replay.result(replica.capabilities.determinism))
@@ -146,28 +157,31 @@ class Replays:
             )
         self._settle(job, result)
 
-    async def _carry_on(self, replay: Replay, replica: Replica[TargetEngine]) -> bool:
+    async def _carry_on(self, job: ReplayJob, replica: Replica[TargetEngine]) -> bool:
         """Compare tokens to the end or until a session comes; true if the target has company that is not ours."""
-        engine, opening = replica.engine, replay.opening()
+        engine, opening = replica.engine, job.replay.opening()
         try:
             opened = await self._in_time(engine.open(opening))
-            while not replay.over and not replica.sessions:
-                if await self._compare_run(replay, replica, opened):
+            while not self._must_end(job, replica):
+                if await self._compare_run(job, replica, opened):
                     return True
             return False
         finally:
             await self._release(engine.close(opening.session))
 
-    async def _compare_run(self, replay: Replay, replica: Replica[TargetEngine], opened: Opened) -> bool:
+    def _must_end(self, job: ReplayJob, replica: Replica[TargetEngine]) -> bool:
+        return job.replay.over or replica.sessions > 0 or job not in self._jobs
+
+    async def _compare_run(self, job: ReplayJob, replica: Replica[TargetEngine], opened: Opened) -> bool:
         """One run, or its part until a session comes; true if its first token had to wait for others' work."""
-        began = replay.equal
+        replay, began = job.replay, job.replay.equal
         verdicts = replica.engine.run(replay.run(opened.incarnation))
         try:
             while verdict := await self._in_time(anext(verdicts, None)):
                 replay.told(verdict)
                 if replay.equal == began + 1 and verdict.queue_seconds > self._limits.queue_seconds:
                     return True
-                if replay.over or replica.sessions:
+                if self._must_end(job, replica):
                     return False
         finally:
             if isinstance(verdicts, AsyncGenerator):

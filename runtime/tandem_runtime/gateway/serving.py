@@ -39,6 +39,7 @@ from tandem_runtime.gateway.accounts import Account, Assignment
 from tandem_runtime.gateway.admission import Guest, House, Limits
 from tandem_runtime.gateway.failures import CLIENT_CLOSED, ModelNotServed, Unauthorized, describe_failure
 from tandem_runtime.gateway.intake import Ask, check_fits
+from tandem_runtime.gateway.keys import aside
 from tandem_runtime.gateway.replays import ReplayJob, Replays
 from tandem_runtime.gateway.replies import CompletionDetails, SpeculationReport
 from tandem_runtime.gateway.seats import Fleet, Foretold, Seat
@@ -283,8 +284,9 @@ class Gateway:
                     self._seat(reply, ask, account, request_id)
                     async with self._running(reply, assignment):
                         yield reply
-                    self._cast_shadow(reply, assignment, account)
-                    self._offer_replays(reply, assignment, account)
+                    if ask.tenant not in self._revoked:  # while its last choice was let go
+                        self._cast_shadow(reply, assignment, account)
+                        self._offer_replays(reply, assignment, account)
 
     def cut_off(self) -> None:
         """End what is in progress with a failure that tells its callers to try again."""
@@ -292,15 +294,17 @@ class Gateway:
             reply.cut_off(Overloaded("this gateway is shutting down; send the request again"))
 
     def keys_changed(self, *, gone: frozenset[str], known: frozenset[str]) -> None:
-        """What tenants `gone` have in progress ends, and what engines keep of their texts is forgotten. A tenant that
-        has another key goes on, whichever its requests came with."""
+        """What tenants `gone` have in progress ends, and what is kept of their texts here and by engines goes. A tenant
+        that has another key goes on, whichever its requests came with."""
         self._revoked = (self._revoked | gone) - known
         for reply in self._replies:
             if reply.tenant in gone:
                 reply.cut_off(_revoked())
                 asyncio.get_running_loop().call_later(HANG_UP_SECONDS, self._hang_up, reply)
-        for tenant in gone:
-            forgetting = asyncio.create_task(self.fleet.forget(tenant))
+        self.replays.forget(gone)
+        self.shadow.forget(gone)
+        for name in (*gone, *filter(None, map(aside, gone))):
+            forgetting = asyncio.create_task(self.fleet.forget(name))
             self._forgetting.add(forgetting)
             forgetting.add_done_callback(self._forgetting.discard)
 
@@ -385,7 +389,7 @@ class Gateway:
         if not account.is_ordinary:
             return
         for revision in _shadowing(assignment):
-            for choice in filter(_said, reply.choices):
+            for choice in (choice for choice in reply.choices if choice.output):
                 self.shadow.offer(self._shadow_job(revision, choice, account))
 
     def _shadow_job(self, revision: PairRevision, choice: Choice, account: Account) -> ShadowJob:
@@ -395,6 +399,7 @@ class Gateway:
         opening = replace(
             _opening_of(choice),
             session=name,
+            tenant=aside(choice.request.tenant) if revision.draft else None,  # a lookup would keep the answer twice
             verification=Verification.COUPLED,
             priority=Priority.BACKGROUND,
             adapter=None,
@@ -405,9 +410,8 @@ class Gateway:
             segment = replace(_segment(revision, choice.request), drafter=drafter)
             self.segments.cell(segment).hear(matched=matched, examined=examined)
 
-        return ShadowJob(
-            draft=revision.draft or lookup_role(drafter), opening=opening, output=tuple(choice.output), scored=scored
-        )
+        draft, output = revision.draft or lookup_role(drafter), tuple(choice.output)
+        return ShadowJob(draft, opening, output, scored, choice.request.tenant)
 
     def _offer_replays(self, reply: Reply, assignment: Assignment, account: Account) -> None:
         """Offer the sampled answers of a finished request: those in which something was proposed, and where rounding
@@ -419,17 +423,13 @@ class Gateway:
             if is_comparable(opening) and (proposed or choice.seat.target.determinism != BITWISE):
                 replay = Replay(opening, tuple(choice.output))
                 settled = partial(account.add_replay if proposed else account.add_plain_replay, replay=replay)
-                self.replays.offer(ReplayJob(assignment.revision, replay, settled, assignment.adapter))
+                self.replays.offer(ReplayJob(assignment.revision, replay, settled, assignment.adapter, reply.tenant))
             elif proposed:
                 account.add_replay(Result.SKIPPED)
 
 
 def _revoked() -> Unauthorized:
     return Unauthorized("this API key was revoked while the request was served")
-
-
-def _said(choice: Choice) -> bool:
-    return bool(choice.output)
 
 
 def _nothing_said(request: Request) -> Finish:
@@ -452,6 +452,7 @@ def _opening_of(choice: Choice) -> OpenSession:
         parameters=request.parameters,
         verification=request.verification,
         max_tokens=len(choice.output),
+        tenant=aside(request.tenant),
         adapter=request.adapter,
     )
 

@@ -9,7 +9,7 @@ with the request's own seed and parameters a match bit is exactly an acceptance 
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 from tandem_runtime.asking import in_time, scored
@@ -28,12 +28,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ShadowJob:
-    """`output` is what the target emitted in the session of `opening`; `scored` takes (matched, examined)."""
+    """`output` is what the target emitted in the session of `opening`, for `tenant`; `scored` takes (matched,
+    examined)."""
 
     draft: RoleHash
     opening: OpenSession
     output: tuple[TokenId, ...]
     scored: Callable[[int, int], None]
+    tenant: str | None = None
 
 
 class Shadow:
@@ -50,6 +52,16 @@ class Shadow:
             self._jobs.put_nowait(job)
         except asyncio.QueueFull:
             self.dropped += 1
+
+    def forget(self, tenants: Set[str]) -> None:
+        """Drop what is theirs and waits; what is being scored is over in seconds."""
+        for _ in range(self._jobs.qsize()):
+            job = self._jobs.get_nowait()
+            if job.tenant in tenants:
+                self.dropped += 1
+            else:
+                self._jobs.put_nowait(job)
+            self._jobs.task_done()
 
     async def run(self) -> None:
         """Score jobs for ever."""
