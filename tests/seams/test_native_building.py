@@ -2,6 +2,7 @@
 
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,66 @@ def library(source: Path, tmp_path: Path) -> Path:
 def test_it_is_built_once_and_found_again(source: Path, library: Path, tmp_path: Path) -> None:
     made = library.stat()
     again = built(source, tmp_path / "cache")
-    assert (again, again.stat().st_mtime_ns, again.stat().st_ino) == (library, made.st_mtime_ns, made.st_ino)
+    assert (again, again.stat().st_ino, again.stat().st_size) == (library, made.st_ino, made.st_size)
     assert list(library.parent.iterdir()) == [library]
     assert loaded(library).seven() == 7
+
+
+DAY = 86_400
+
+
+def aged(path: Path, *, days: float) -> Path:
+    """Not used for so long."""
+    moment = path.stat().st_mtime - days * DAY
+    os.utime(path, (moment, moment))
+    return path
+
+
+def test_a_build_takes_away_what_was_not_asked_for_in_a_fortnight_and_nothing_else(
+    source: Path, library: Path, tmp_path: Path
+) -> None:
+    held = loaded(library)
+    cache, strange = library.parent, ["notes.txt", "kube.so", "seven-0123.so", f"seven-{'g' * 16}.so"]
+    for name in strange:
+        (cache / name).write_text("not ours")
+        aged(cache / name, days=400)
+    asked_for = aged(built(source, cache, flags=["-DASKED"]), days=15)
+    lately = aged(built(source, cache, flags=["-DLATELY"]), days=13)
+    aged(library, days=15)
+    assert built(source, cache, flags=["-DASKED"]) == asked_for  # marked as used, so that nobody takes it away
+    newest = built(source, cache, flags=["-DNEW"])
+    assert {path.name for path in cache.iterdir()} == {asked_for.name, lately.name, newest.name, *strange}
+    assert held.seven() == 7  # who has loaded it keeps it
+    assert loaded(built(source, cache)).seven() == 7
+
+
+@pytest.mark.parametrize("call", ["os.utime", "fcntl.flock"])
+def test_where_nothing_can_be_marked_libraries_are_found_as_ever(
+    source: Path, library: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """A folder that cannot be written, or one that knows no locks; there nothing is taken away."""
+    aged(library, days=20)
+
+    def refuse(*_: object) -> None:
+        raise OSError("read-only")
+
+    monkeypatch.setattr(call, refuse)
+    assert built(source, library.parent) == library
+    if call == "fcntl.flock":
+        built(source, library.parent, flags=["-DNEW"])
+        assert library.exists()
+
+
+def test_what_is_found_is_not_taken_away_before_it_is_loaded(source: Path, library: Path) -> None:
+    """Many processes that start, each with a library of its own beside one that was long unused."""
+    cache = library.parent
+    for number in range(4):
+        aged(library, days=20)
+        with ThreadPoolExecutor(4) as pool:
+            others = [pool.submit(built, source, cache, flags=[f"-DN={number}{each}"]) for each in range(3)]
+            found = pool.submit(lambda: loaded(built(source, cache)).seven())
+            assert found.result() == 7
+            assert all(other.result().exists() for other in others)
 
 
 def test_other_sources_and_flags_are_other_libraries(source: Path, library: Path, tmp_path: Path) -> None:

@@ -5,9 +5,14 @@ Refuses to know what the functions in it compute, and what is done where there i
 A source is compiled by the machine's own compiler when it is first asked for, and kept in the user's cache folder under
 a digest of source, headers of ours, compiler, flags and processor. Nothing is ever guessed: where it cannot be had,
 `NotBuilt` says why.
+
+Each release and each compiler leaves libraries that nothing asks for any more. A library's time of change is when it
+was asked for last, and whoever builds one takes away those that nobody asked for in a fortnight. A lock on the folder
+keeps the two apart: what is found is marked before it can be taken away. Who has loaded a library keeps it anyway.
 """
 
 import ctypes
+import fcntl
 import hashlib
 import os
 import platform
@@ -16,6 +21,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 __all__ = ["NotBuilt", "built", "cache_folder", "loaded"]
@@ -25,6 +31,8 @@ FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fPIC", "-shared")
 """Where a product and a sum round once instead of twice is for a source to say: a compiler would decide it anew for
 each copy of a loop that it makes, and with it the bits of a row by its company."""
 BUILD_SECONDS = 120
+KEPT_SECONDS = 14 * 86_400.0
+OURS = re.compile(r"[a-z_]+-[0-9a-f]{16}\.so")
 INCLUDED = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 
 
@@ -55,8 +63,9 @@ def _built_by(compiler: str, source: Path, folder: Path, flags: Sequence[str]) -
     command = (compiler, *FLAGS, *flags)
     library = folder / f"{source.stem}-{_digest(source, command)}.so"
     try:
-        if not library.exists():
+        if not _is_found(library):
             _build(command, source, library)
+            _tidy_up(library)
     except subprocess.CalledProcessError as error:
         raise NotBuilt(_line(f"{compiler} said: {error.stderr}")) from error
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -80,6 +89,37 @@ def _build(command: Sequence[str], source: Path, library: Path) -> None:
         whole = [*command, str(source), "-o", str(new)]
         subprocess.run(whole, check=True, capture_output=True, text=True, errors="replace", timeout=BUILD_SECONDS)  # noqa: S603  # ours
         os.replace(new, library)
+
+
+def _is_found(library: Path) -> bool:
+    """And if so, it stays: it is marked as used, unless nothing can be written there, and so nothing taken away."""
+    with suppress(OSError), _locked(library.parent, fcntl.LOCK_SH):
+        os.utime(library)
+    return library.exists()
+
+
+def _tidy_up(library: Path) -> None:
+    """Take away what was not asked for in a fortnight before `library` was built; what cannot be stays."""
+    with suppress(OSError), _locked(library.parent, fcntl.LOCK_EX):
+        oldest = library.stat().st_mtime - KEPT_SECONDS
+        for other in filter(_is_ours, library.parent.iterdir()):
+            if other.stat().st_mtime < oldest:
+                other.unlink()
+
+
+def _is_ours(path: Path) -> bool:
+    return OURS.fullmatch(path.name) is not None
+
+
+@contextmanager
+def _locked(folder: Path, kind: int) -> Iterator[None]:
+    """Whoever dies lets go of it."""
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, kind)
+        yield
+    finally:
+        os.close(held)
 
 
 def _digest(source: Path, command: Sequence[str]) -> str:
