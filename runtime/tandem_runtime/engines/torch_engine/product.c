@@ -21,6 +21,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "operations.h"
+
 #define FOUR(a, b, c, d, more) (a) + (more), (b) + (more), (c) + (more), (d) + (more)
 #ifdef __AVX512F__
 enum { LANES = 16 };
@@ -36,31 +38,11 @@ typedef float four_floats __attribute__((vector_size(16)));
 typedef int32_t places __attribute__((vector_size(4 * LANES)));
 typedef uint32_t words __attribute__((vector_size(4 * LANES)));
 
-#define INLINED static inline __attribute__((always_inline))
 #define UNROLLED _Pragma("GCC unroll 16")
 /* The first cache is full of x and the weights at hand. */
 #define TO_SECOND_CACHE(pointer) __builtin_prefetch(pointer, 0, 2)
-/* Compilers read a vector from memory again for each use of it, keep what they will read again in a register that is
- * needed elsewhere, and move sums between registers and memory; these forbid it. */
+/* Compilers read a vector from memory again for each use of it; this forbids it. */
 #define READ_AGAIN(pointer) __asm__("" : "+r"(pointer))
-#ifdef __AVX__
-#define IN_REGISTER(vector) __asm__("" : "+v"(vector))
-#else
-#define IN_REGISTER(vector) (void)(vector)
-#endif
-#ifdef __FMA__
-#define ADD_PRODUCT(sum, a, b) __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b))
-#else
-#define ADD_PRODUCT(sum, a, b) ((sum) += (a) * (b))
-#endif
-/* Both products of each word: the sum is rounded after either. */
-#ifdef __AVX512BF16__
-enum { WHOLE_WORDS = 1 };
-#define ADD_PAIRS(sum, a, b) __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b))
-#else
-enum { WHOLE_WORDS = 0 };
-#define ADD_PAIRS(sum, a, b) ADD_PRODUCT(sum, a, b)
-#endif
 
 typedef struct {
     const char *x; /* of each row `line` bytes: its inputs, rounded up to STEP and filled with 0, as weights are taken */

@@ -18,6 +18,8 @@
 #include <immintrin.h>
 #endif
 
+#include "operations.h"
+
 enum { LANES = 8, WORDS = 16, BLOCK = 64, PARTS = BLOCK / WORDS, GROUPS = 2, GROUP = BLOCK / GROUPS };
 enum { MOST_ROWS = 6, MOST_OUTPUTS = 2, BLOCK_OUTPUTS = 48, LARGEST = 32767, AHEAD = 16384, CACHE_LINE = 64 };
 
@@ -30,16 +32,9 @@ typedef int16_t shorts __attribute__((vector_size(2 * WORDS)));
 typedef uint16_t nibbles __attribute__((vector_size(2 * WORDS)));
 typedef int8_t bytes __attribute__((vector_size(WORDS)));
 
-#define INLINED static inline __attribute__((always_inline))
 #define UNROLLED _Pragma("GCC unroll 8")
 /* What will be read, in the order in which it stands. */
 #define TO_SECOND_CACHE(pointer) __builtin_prefetch(pointer, 0, 2)
-/* sum += a b, rounded once where an x86 processor can, and twice on all others. */
-#ifdef __FMA__
-#define ADD_PRODUCT(sum, a, b) __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b))
-#else
-#define ADD_PRODUCT(sum, a, b) ((sum) += (a) * (b))
-#endif
 
 typedef struct {
     int16_t *codes;      /* [rows, blocks, BLOCK]: x as whole numbers */

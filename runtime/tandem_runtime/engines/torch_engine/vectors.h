@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "operations.h"
+
 #ifdef __AVX512F__
 enum { LANES = 16 };
 #else
@@ -23,30 +25,11 @@ typedef int32_t integers __attribute__((vector_size(4 * LANES)));
 typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
 typedef float four_floats __attribute__((vector_size(16)));
 
-#define INLINED static inline __attribute__((always_inline))
 #define UNROLLED _Pragma("GCC unroll 8")
 #define ALL(number) ((number) - (floats){0})
-/* sum += a b, rounded once where an x86 processor can, and twice on all others. */
-#ifdef __FMA__
-#define ADD_PRODUCT(sum, a, b) __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b))
-#else
-#define ADD_PRODUCT(sum, a, b) ((sum) += (a) * (b))
-#endif
-/* Both products of each word, and the bfloat16 nearest to each number (0, below the least of full precision). */
-#ifdef __AVX512BF16__
-enum { WHOLE_WORDS = 1 };
-#define ADD_PAIRS(sum, a, b) __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b))
-#else
-enum { WHOLE_WORDS = 0 };
-#define ADD_PAIRS(sum, a, b) ADD_PRODUCT(sum, a, b)
-#endif
-/* Compilers read or spread a number again for each use of it; this forbids it. And they make three operations of a
- * comparison and a choice where processors have one. */
+/* Compilers make three operations of a comparison and a choice where processors have one. */
 #ifdef __AVX__
-#define IN_REGISTER(vector) __asm__("" : "+v"(vector))
 #define CHOOSE(name, to, x, limit) __asm__(name " %2, %1, %0" : "=v"(to) : "v"(limit), "v"(x))
-#else
-#define IN_REGISTER(vector) (void)(vector)
 #endif
 
 INLINED long size_of(const int narrow) { return narrow ? 2 : 4; }
