@@ -50,7 +50,7 @@ from tandem_runtime.domain.tokens import (
     Verification,
     VerifyRound,
 )
-from tandem_runtime.wire import codec
+from tandem_runtime.wire import codec, pod_calls
 from tandem_runtime.wire import verify_pb2 as pb
 from tandem_runtime.wire.codec import Cancel, Close, Ended, ReplyBody, RequestBody, Scored
 
@@ -242,7 +242,7 @@ adapters = st.builds(AdapterFacts, texts, st.builds(AdapterDigest, texts), count
     )
 )
 def test_capabilities_come_back_whole(value: Capabilities) -> None:
-    assert codec.read_capabilities(codec.capabilities_bytes(value)) == value
+    assert pod_calls.read_capabilities(pod_calls.capabilities_bytes(value)) == value
 
 
 @given(st.binary(max_size=60))
@@ -252,7 +252,7 @@ def test_any_bytes_are_a_request_or_a_bad_request(junk: bytes) -> None:
             request.body(session=SESSION, bound=BOUND)
         for reply in codec.read_replies(junk):
             reply.body()
-        codec.read_capabilities(junk)
+        pod_calls.read_capabilities(junk)
     except BadRequest:
         pass
 
@@ -356,7 +356,7 @@ def test_a_failure_of_unknown_kind_is_a_bad_request(kind: int) -> None:
 @pytest.mark.parametrize("fields", [{"determinism": 0}, {"determinism": 77}, {"determinism": 1, "verifications": [0]}])
 def test_capabilities_of_unknown_kind_are_a_bad_request(fields: dict[str, int]) -> None:
     with pytest.raises(BadRequest):
-        codec.read_capabilities(pb.DescribeReply(**fields).SerializeToString())  # type: ignore[arg-type]
+        pod_calls.read_capabilities(pb.DescribeReply(**fields).SerializeToString())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("token", [-1, 2**32])

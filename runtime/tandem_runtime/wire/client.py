@@ -37,7 +37,7 @@ from tandem_runtime.domain.tokens import (
     Verdict,
     VerifyRound,
 )
-from tandem_runtime.wire import codec, transport
+from tandem_runtime.wire import pod_calls, transport
 from tandem_runtime.wire.codec import Scored
 from tandem_runtime.wire.link import Link, expect
 from tandem_runtime.wire.tls import RoleTls, hint
@@ -123,7 +123,7 @@ class RemotePeer:
         if self._forget is None:
             raise TargetLost(f"no connection to {self.address}: {self.trouble}")
         try:
-            await self._forget(codec.forget_request(tenant))
+            await self._forget(pod_calls.forget_request(tenant))
         except grpc.aio.AioRpcError as error:
             raise TargetLost(f"{self.address} forgot nothing: {error.code().name}: {error.details()}") from error
         except asyncio.CancelledError:
@@ -175,8 +175,8 @@ class RemotePeer:
         async with self._channel() as channel:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 describe = channel.unary_unary(f"/{self.service}/Describe", bytes, bytes)
-                described = await describe(codec.describe_request())
-                link = Link(codec.read_capabilities(described))
+                described = await describe(pod_calls.describe_request())
+                link = Link(pod_calls.read_capabilities(described))
                 converse = channel.stream_stream(f"/{self.service}/Converse", bytes, bytes)
                 stream = converse(link.outbox.frames())
                 await stream.wait_for_connection()
@@ -203,7 +203,7 @@ class RemotePeer:
             await asyncio.sleep(LOOK_AGAIN_SECONDS)
             with suppress(grpc.aio.AioRpcError, BadRequest, TimeoutError):
                 async with asyncio.timeout(_CONNECT_SECONDS):
-                    link.capabilities = codec.read_capabilities(await describe(codec.describe_request()))
+                    link.capabilities = pod_calls.read_capabilities(await describe(pod_calls.describe_request()))
 
     def _drop(self, reason: str) -> None:
         self._linked.clear()

@@ -1,6 +1,6 @@
-"""Knows how domain values become bytes and come back; the only user of the message classes.
+"""Knows how what is said in sessions becomes bytes and comes back: requests, replies, and frames of them.
 
-Refuses to know streams, sessions' owners and who calls whom.
+Refuses to know streams, sessions' owners and who calls whom, and what is asked of a pod as a whole (`pod_calls`).
 
 Total both ways: a value that does not fit and bytes that make no sense are `BadRequest` naming the field, never another
 exception. What the wire rounds, by decision: seconds to microseconds, the KV share to basis points, probabilities and
@@ -17,14 +17,12 @@ from typing import TypeAlias, assert_never
 
 from google.protobuf.message import DecodeError
 
-from tandem_runtime.domain.adapters import AdapterDigest, AdapterFacts
 from tandem_runtime.domain.ahead import MORE_TOKENS
 from tandem_runtime.domain.errors import BadRequest, TandemError
 from tandem_runtime.domain.policy import LONGEST_PROPOSAL
 from tandem_runtime.domain.tokens import (
     CONFIDENCE_KINDS,
     Ahead,
-    Capabilities,
     Incarnation,
     Opened,
     OpenSession,
@@ -45,13 +43,13 @@ from tandem_runtime.domain.verification import refuse_bad_row
 from tandem_runtime.wire import faults
 from tandem_runtime.wire import verify_pb2 as pb
 from tandem_runtime.wire.logprobs import logprob_messages, logprob_values
-from tandem_runtime.wire.openings import VERIFICATIONS, open_message, open_value, verification_value
+from tandem_runtime.wire.openings import open_message, open_value
 
 _MICROSECONDS = 1_000_000
 _BASIS_POINTS = 10_000
 _UINT32 = 2**32 - 1
 _BYTE = 255
-_UNFIT = (ValueError, TypeError, KeyError)
+UNFIT = (ValueError, TypeError, KeyError)
 """Protobuf refuses an integer outside its field's range by the first, and a wrong type by the second."""
 
 
@@ -79,10 +77,6 @@ _OfSession: TypeAlias = VerifyRound | RunRounds | ProposeRound | ScoreTokens | R
 RequestBody: TypeAlias = OpenSession | _OfSession | Cancel | Close
 ReplyBody: TypeAlias = Opened | Verdict | Ended | Proposal | Scored | PromptRead | TandemError
 
-_DETERMINISMS = {"Bitwise": pb.DETERMINISM_BITWISE, "NearTie": pb.DETERMINISM_NEAR_TIE}
-_DETERMINISMS_BACK: dict[int, str] = {number: name for name, number in _DETERMINISMS.items()}
-
-
 # Requests -------------------------------------------------------------------------------------------------------------
 
 
@@ -95,8 +89,8 @@ def request_frame(body: RequestBody, *, call: int, session: int, bound: Incarnat
             message.incarnation = body.incarnation
         _fill_request(message, body)
         return frame.SerializeToString()
-    except _UNFIT as error:
-        raise _does_not_fit(_suspect(body), error) from error
+    except UNFIT as error:
+        raise does_not_fit(_suspect(body), error) from error
 
 
 def _suspect(body: RequestBody) -> str:
@@ -260,8 +254,8 @@ def reply_frame(body: ReplyBody, *, call: int) -> bytes:
     try:
         _fill_reply(frame.replies.add(call=call), body)
         return frame.SerializeToString()
-    except _UNFIT as error:
-        raise _does_not_fit("reply", error) from error
+    except UNFIT as error:
+        raise does_not_fit("reply", error) from error
 
 
 def _fill_reply(message: pb.Reply, body: ReplyBody) -> None:
@@ -405,71 +399,6 @@ def _credit_values(credits: Sequence[int]) -> tuple[float, ...]:
     return tuple(credit / _BASIS_POINTS for credit in credits)
 
 
-# Capabilities ---------------------------------------------------------------------------------------------------------
-
-
-def describe_request() -> bytes:
-    return pb.DescribeRequest().SerializeToString()
-
-
-def forget_request(tenant: str) -> bytes:
-    return pb.ForgetRequest(tenant=tenant).SerializeToString()
-
-
-def read_forget(encoded: bytes) -> str:
-    """The tenant. Raises BadRequest."""
-    try:
-        return pb.ForgetRequest.FromString(encoded).tenant
-    except DecodeError as error:
-        raise BadRequest("the request is not tandem.verify.v1.ForgetRequest", parameter="tenant") from error
-
-
-def forget_reply() -> bytes:
-    return pb.ForgetReply().SerializeToString()
-
-
-def capabilities_bytes(value: Capabilities) -> bytes:
-    try:
-        return pb.DescribeReply(
-            model_digest=value.model_digest,
-            tokenizer_digest=value.tokenizer_digest,
-            vocab_size=value.vocab_size,
-            max_length=value.max_length,
-            determinism=_DETERMINISMS[value.determinism],
-            verifications=[VERIFICATIONS[each] for each in value.verifications],
-            adapters=[
-                pb.Adapter(name=each.name, digest=each.digest, rank=each.rank, bytes=each.bytes)
-                for each in value.adapters
-            ],
-        ).SerializeToString()
-    except _UNFIT as error:
-        raise _does_not_fit("capabilities", error) from error
-
-
-def read_capabilities(encoded: bytes) -> Capabilities:
-    """Raises BadRequest for bytes or enum values that this release does not know."""
-    try:
-        message = pb.DescribeReply.FromString(encoded)
-    except DecodeError as error:
-        raise BadRequest("the answer is not tandem.verify.v1.DescribeReply", parameter="describe") from error
-    determinism = _DETERMINISMS_BACK.get(message.determinism)
-    if determinism is None:
-        raise BadRequest(
-            f"determinism {message.determinism} is not one that this release knows", parameter="determinism"
-        )
-    return Capabilities(
-        model_digest=message.model_digest,
-        tokenizer_digest=message.tokenizer_digest,
-        vocab_size=message.vocab_size,
-        max_length=message.max_length,
-        determinism=determinism,
-        verifications=tuple(verification_value(each, "verifications") for each in message.verifications),
-        adapters=tuple(
-            AdapterFacts(each.name, AdapterDigest(each.digest), each.rank, each.bytes) for each in message.adapters
-        ),
-    )
-
-
 # Parts ----------------------------------------------------------------------------------------------------------------
 
 
@@ -496,5 +425,5 @@ def _scaled(value: float, unit: int) -> int:
     return min(max(round(value * unit), 0), _UINT32)
 
 
-def _does_not_fit(what: str, error: Exception) -> BadRequest:
+def does_not_fit(what: str, error: Exception) -> BadRequest:
     return BadRequest(f"a {what} holds a value that the wire cannot carry: {error}", parameter=what)

@@ -14,7 +14,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from tandem_runtime.domain.errors import BadRequest, TandemError
-from tandem_runtime.wire import codec, transport
+from tandem_runtime.wire import pod_calls, transport
 from tandem_runtime.wire.conversation import Conversation
 from tandem_runtime.wire.roles import Role
 from tandem_runtime.wire.tls import ROLE_NAME, RoleTls, is_a_role
@@ -115,17 +115,17 @@ class EngineServer:
     async def _describe(self, _request: bytes, context: "grpc.aio.ServicerContext[bytes, bytes]") -> bytes:
         await self._refuse_strangers(context)
         try:
-            return codec.capabilities_bytes(await self._role.capabilities())
+            return pod_calls.capabilities_bytes(await self._role.capabilities())
         except TandemError as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
     async def _forget(self, request: bytes, context: "grpc.aio.ServicerContext[bytes, bytes]") -> bytes:
         await self._refuse_strangers(context)
         try:
-            await self._role.forget(codec.read_forget(request))
+            await self._role.forget(pod_calls.read_forget(request))
         except BadRequest as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        return codec.forget_reply()
+        return pod_calls.forget_reply()
 
     async def _converse(self, frames: AsyncIterator[bytes], context: "grpc.aio.ServicerContext[bytes, bytes]") -> None:
         await self._refuse_strangers(context)
