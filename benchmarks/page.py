@@ -131,6 +131,11 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
         Headline("verify_bytes_up", "bytes of a verify of 5 guesses", "≤ 128"),
         Headline("verify_bytes_down", "of its verdict", "≤ 128"),
     ),
+    "role_tls": (
+        Headline("trip_more_us", "microseconds that TLS between the roles adds to a verify's round trip, one session"),
+        Headline("cpu_more_1_us", "to the processor time of both ends for it"),
+        Headline("cpu_more_64_us", "and of 64 sessions at a time"),
+    ),
     "rig_sequential": (Headline("min_ratio_to_optimum", "least ratio to the closed-form optimum", "≥ .97"),),
     "segments": (
         Headline("task_gain_most", "the most that a belief per task gains on a recorded trace"),
