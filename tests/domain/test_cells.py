@@ -10,6 +10,7 @@ from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.cells import (
     LISTEN_TOKENS,
     LONGEST_REST,
+    SILENCE_TOKENS,
     START_SECONDS,
     UNHEARD_TOKENS,
     Lookahead,
@@ -212,6 +213,20 @@ def test_to_a_draft_without_hope_nobody_listens_for_longer_each_time() -> None:
     assert waits == [8, 16, 32, 64, 128, 256, 512, 1024, LONGEST_REST]
     lookahead.hear(matched=8, examined=8)
     assert tokens_until_it_listens(lookahead) == 1, "there is hope again"
+
+
+def test_what_was_heard_lapses_where_answers_are_too_short_to_be_listened_to() -> None:
+    cell, said = Shared(belief(0.02, k=0)), 0
+    cell.begin().hear(matched=0, examined=LISTEN_TOKENS)
+    while cell.belief.heard:
+        short = cell.begin()
+        short.choose(WIDE, 16, 0.0, warm=False)
+        said += sum(short.listens != 0 for _ in range(LISTEN_TOKENS - 1))
+    assert SILENCE_TOKENS < said <= SILENCE_TOKENS + LISTEN_TOKENS
+    short.hear(matched=0, examined=LISTEN_TOKENS)
+    short.choose(WIDE, 16, 0.0, warm=False)
+    assert short.listens is None
+    assert cell.belief.heard == LISTEN_TOKENS, "a word ends the silence"
 
 
 def test_while_all_rest_a_token_of_any_session_counts_and_then_one_listens() -> None:

@@ -292,6 +292,15 @@ def test_what_left_no_hope_stands_until_more_is_heard() -> None:
     assert (remembered.plain_rounds, remembered.heard) == (0, 8)
 
 
+def test_where_nobody_scores_hope_grows_with_each_wait_for_a_probe_until_there_is_one() -> None:
+    known, rules = belief(0.02, k=0)._replace(acceptance=UNKNOWN.heard(matched=0, examined=400)), []
+    while Rule.PROBE not in rules:
+        choice, known = choose(known._replace(plain_rounds=1 << 20), WIDE, 0.0, View())
+        rules.append(choice.why.rule)
+    assert 2 < len(rules) < 8
+    assert rules[:-1] == [Rule.LOSES] * (len(rules) - 1)
+
+
 def test_probes_that_cost_much_come_seldom() -> None:
     """Late ones lose 0.4 % of what plain decoding takes: 2 rounds of 100 + 4 against 15 and 1.5 tokens."""
     known = belief(0.5, k=0, t_v=100)._replace(plain_rounds=128, probe_after=128)

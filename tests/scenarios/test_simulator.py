@@ -4,7 +4,7 @@ import asyncio
 import random
 import statistics
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import pytest
@@ -17,7 +17,7 @@ from benchmarks.simulator.stations import Device, Need, Station
 from benchmarks.simulator.world import ON, Books, Setting, World
 
 from tandem_runtime.domain.batching import Claim
-from tandem_runtime.domain.cells import Lookahead, Shared
+from tandem_runtime.domain.cells import SILENCE_TOKENS, Lookahead, Shared
 from tandem_runtime.domain.lookahead import OFF, Bounds, Rule
 
 STEP = 0.01
@@ -207,6 +207,45 @@ def test_a_recorded_trace_is_served_as_it_was_recorded() -> None:
 
     assert trace.is_lookup
     assert run_virtually(main)[:2] == [(2, 2, (0.5, 0.5)), (4, 1, (0.5, 0.5))]
+
+
+@dataclass
+class Turning:
+    """Answers of 128 tokens with an acceptance of `early`; once `turned`, of 6, where each guess is right."""
+
+    early: float
+    turned: bool = False
+
+    def right(self, text: int, position: int) -> bool:
+        return self.turned or chance(self.early, seed=1).right(text, position)
+
+    def offered(self, text: int, position: int) -> bool:
+        return True
+
+    def credit(self, text: int, position: int) -> None:
+        return None
+
+    def lengths(self, text: int) -> tuple[int, int]:
+        return 8, 6 if self.turned else 128
+
+
+@pytest.mark.parametrize("early", [0.0, 0.3])
+def test_a_draft_that_becomes_good_is_noticed_where_answers_are_too_short_to_be_listened_to(early: float) -> None:
+    """Whether or not there was hope in what was heard of it before."""
+
+    async def main() -> int:
+        answers = Turning(early)
+        world = World(Setting(seed=5), acceptance=answers, lookahead=Shared())
+        await world.one_after_another(24)
+        answers.turned, before = True, len(world.books.rounds)
+
+        def since() -> list[int]:
+            return world.books.k_by_round[before:]
+
+        await world.one_after_another(1400, first=24, until=lambda: max(since(), default=0) > 1)
+        return len(since()) if max(since()) > 1 else 0
+
+    assert 0 < run_virtually(main) < SILENCE_TOKENS + 8 * 128
 
 
 def test_sessions_that_share_a_target_do_not_keep_each_other_proposing_what_is_always_wrong() -> None:

@@ -26,6 +26,7 @@ from tandem_runtime.domain.lookahead import (
     pays,
     predict,
     unanswered,
+    unheard,
 )
 from tandem_runtime.domain.price import FREE, price_after
 from tandem_runtime.domain.tokens import Round
@@ -41,6 +42,9 @@ LONGEST_REST: Final = 1024
 """Tokens of all sessions for which nobody listens to a draft without hope: to score it is to read along, a message and
 a step, and where it shares a machine with the target that is time of the target's. So long it may take until a draft
 that was always wrong and is so no more is noticed."""
+SILENCE_TOKENS: Final = LONGEST_REST + UNHEARD_TOKENS
+"""Of all sessions, without a word from any draft: longer than a rest and a reader that holds who listens. Answers are
+too short to be listened to, and what was heard before says no more what acceptance is."""
 
 
 class Shared:
@@ -60,6 +64,8 @@ class Shared:
         """So many tokens were said since something was heard, or since another session's turn to listen came."""
         self._rest = 0
         """Nobody listens before as many were."""
+        self._silence = 0
+        """So many were said since something was heard, whoever's turn it was."""
         self._starting: ref[Lookahead] | None = None
         self._started_at = 0.0
 
@@ -74,6 +80,9 @@ class Shared:
         """Whether that session's draft listens for all, behind one more token: one at a time does, as long as its
         session lasts and hears, unless all rest."""
         self._unheard += 1
+        self._silence += 1
+        if self._silence > SILENCE_TOKENS:
+            self.belief = unheard(self.belief)
         if self._unheard < self._rest:
             return False
         listening = None if self._listening is None else self._listening()
@@ -112,7 +121,7 @@ class Shared:
 
     def hear(self, *, matched: int, examined: int) -> None:
         """What a draft would have had accepted of an answer without it."""
-        self._unheard = 0
+        self._unheard = self._silence = 0
         self.belief = hear(self.belief, matched=matched, examined=examined)
 
 

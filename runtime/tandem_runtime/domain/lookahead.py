@@ -24,7 +24,8 @@ What is not known is looked at, for a price that is bounded:
   plain rounds of each session that shares a step, as all wait for its guesses, then after twice as many each time up to
   128, then so seldom that what it is believed to lose is 0.4 % of what plain decoding takes meanwhile. Where a draft
   scores, only costs are looked at: late from the first, in a session whose draft has read along. None comes where
-  proposals would lose even if they were verified at a plain token's cost and drafted at half of theirs.
+  proposals would lose even if they were verified at a plain token's cost and drafted at half of theirs; where nobody
+  scores, each such wait leaves acceptance more open, until there is hope.
 
 Sessions that share a target share the belief and the rule, so they begin and end to propose together. A session that
 looked at the draft as it is, with few beside it, would find that proposals pay for it, and so each of those few, while
@@ -300,6 +301,12 @@ def hear(belief: Belief, *, matched: int, examined: int) -> Belief:
     return belief._replace(acceptance=acceptance, heard=belief.heard + examined)
 
 
+def unheard(belief: Belief) -> Belief:
+    """The belief once nothing was heard for long, as where answers are too short to be listened to: a probe then looks
+    for acceptance too."""
+    return belief._replace(heard=0) if belief.heard else belief
+
+
 def predict(belief: Belief, bounds: Bounds, now: float, view: View = NEWCOMER) -> Prediction | None:
     """The best K > 0 within the bounds as far as is known; None: no cost of proposals is."""
     costs = view.costs(belief.costs, now)
@@ -408,18 +415,12 @@ def _probe(
         lost = costs.cost(k) / costs.baseline - 1 - sum(survivals[:k])
         later = max(PROBE_DOUBLES_UP_TO, ceil(rounds * lost / PROBE_LOSS))
     waited = belief._replace(plain_rounds=0, probe_after=later)
-    if not _may_pay(belief, bounds, costs, survivals):
-        return 0, waited  # what was heard stands: without hope it is long until more is
-    acceptance = belief.acceptance if is_heard else belief.acceptance.loosened()
-    loosened = waited._replace(acceptance=acceptance, costs=belief.costs.loosened())
-    return k, loosened._replace(probe_left=rounds - 1, heard=0)
-
-
-def _may_pay(belief: Belief, bounds: Bounds, costs: Model, survivals: tuple[float, ...]) -> bool:
-    """Whether proposals could pay by now: what was not heard of may be otherwise, and costs lower."""
-    if belief.heard < HEARD_TOKENS:
-        survivals = belief.acceptance.loosened().survivals(bounds.maximum)
-    return _could_pay(bounds, costs, survivals)
+    if not is_heard:  # else what was heard stands: without hope it is long until more is
+        waited = waited._replace(acceptance=belief.acceptance.loosened())
+        survivals = waited.acceptance.survivals(bounds.maximum)
+    if not _could_pay(bounds, costs, survivals):
+        return 0, waited
+    return k, waited._replace(costs=belief.costs.loosened(), probe_left=rounds - 1, heard=0)
 
 
 def is_hopeless(belief: Belief, why: Why) -> bool:
