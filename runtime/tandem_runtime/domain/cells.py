@@ -170,8 +170,9 @@ class Lookahead:
 
     def _looking_ahead(self, choice: Choice, most: int, overlap: Overlap) -> Choice:
         """With more tokens, where the draft works while the target verifies; in a cold start a hit would tell nothing
-        of t_d. Where there is one K, as many are offered as that, however few are ready in time."""
-        if choice.why.rule is Rule.COLD_START:
+        of t_d, and a probe's one token nothing of whether that pays at the K that would follow. Where there is one K,
+        as many are offered as that, however few are ready in time."""
+        if choice.why.rule in (Rule.COLD_START, Rule.PROBE):
             return choice
         outlook = self.shared.foresight.look(choice.survivals, most, overlap)
         if outlook is None:
