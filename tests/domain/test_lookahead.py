@@ -23,7 +23,6 @@ from tandem_runtime.domain.lookahead import (
     Bounds,
     Choice,
     Mode,
-    Prediction,
     Rule,
     View,
     Why,
@@ -31,7 +30,6 @@ from tandem_runtime.domain.lookahead import (
     choose,
     hear,
     learn,
-    pays,
     predict,
     unanswered,
 )
@@ -292,15 +290,6 @@ def test_what_left_no_hope_stands_until_more_is_heard() -> None:
     assert (remembered.plain_rounds, remembered.heard) == (0, 8)
 
 
-def test_where_nobody_scores_hope_grows_with_each_wait_for_a_probe_until_there_is_one() -> None:
-    known, rules = belief(0.02, k=0)._replace(acceptance=UNKNOWN.heard(matched=0, examined=400)), []
-    while Rule.PROBE not in rules:
-        choice, known = choose(known._replace(plain_rounds=1 << 20), WIDE, 0.0, View())
-        rules.append(choice.why.rule)
-    assert 2 < len(rules) < 8
-    assert rules[:-1] == [Rule.LOSES] * (len(rules) - 1)
-
-
 def test_probes_that_cost_much_come_seldom() -> None:
     """Late ones lose 0.4 % of what plain decoding takes: 2 rounds of 100 + 4 against 15 and 1.5 tokens."""
     known = belief(0.5, k=0, t_v=100)._replace(plain_rounds=128, probe_after=128)
@@ -383,12 +372,6 @@ def test_a_proposal_of_which_nothing_was_judged_says_nothing_of_who_drafts() -> 
 def test_a_draft_that_works_ahead_is_priced_as_it_is_met() -> None:
     ahead = replace(a_round(4, 4), rows=16, beside=12, draft_rows=3, ahead=Ahead(hit=True, wasted=2))
     assert Batch(4, 3, 0.75).after(ahead) == Batch(16, 3, 0.75)
-
-
-def test_coming_back_needs_more_where_others_would_come_along() -> None:
-    found = Prediction(3, 1.08)
-    assert [pays(found, WIDE, 0, rows) for rows in (1, 2, 64)] == [True, False, False]
-    assert pays(found, WIDE, 3, 64), "to stay on needs no more than the least gain"
 
 
 def test_few_sessions_among_many_do_not_propose_because_few_share_the_draft() -> None:
@@ -479,12 +462,3 @@ def test_where_a_draft_is_heard_only_costs_are_probed_late_and_by_one_round(
     known = belief(0.3, k=0)._replace(plain_rounds=plain_rounds, heard=heard)
     choice, remembered = choose(known, WIDE, 0.0, View(warm=warm))
     assert (choice.k, remembered.probe_left, remembered.probe_after) == expected
-
-
-def test_proposing_does_not_begin_again_by_costs_that_were_measured_at_another_batch() -> None:
-    """What a verify takes of 16 sessions is known; of one it is known to a quarter."""
-    measured = plane(18)._replace(p02=-15 * 1e-7, p22=1e-7, p00=225 * 1e-7 + 1e-8)
-    known = belief(0.6, k=0)._replace(costs=replace(costs(), forward=measured))
-    assert choose(known, WIDE, 0.0, View(batch=Batch(16)))[0].why.rule is Rule.PAYS
-    assert choose(known, WIDE, 0.0, View(batch=Batch(1)))[0].why.rule is Rule.LOSES
-    assert choose(known, WIDE, 0.0, View(batch=Batch(1), k=4))[0].why.rule is Rule.PAYS

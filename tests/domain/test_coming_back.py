@@ -1,0 +1,52 @@
+"""What it takes to propose again: more where many share a step or the batch is strange; hope, where nobody scores."""
+
+import random
+from dataclasses import replace
+from statistics import pstdev
+
+import pytest
+from tests.domain.known_pair import WIDE, belief, costs, plane
+
+from tandem_runtime.domain.acceptance import UNKNOWN
+from tandem_runtime.domain.costs import learned
+from tandem_runtime.domain.lookahead import RETURN, Batch, Prediction, Rule, View, choose, pays
+
+
+def test_coming_back_needs_more_in_a_crowd_and_no_more_among_few() -> None:
+    found = Prediction(3, 1.08)
+    assert [pays(found, WIDE, 0, rows) for rows in (1, 4, 16, 64)] == [True, True, False, False]
+    assert [pays(Prediction(3, 1.105), WIDE, 0, rows) for rows in (16, 64)] == [True, False]
+    assert pays(found, WIDE, 3, 64), "to stay on needs no more than the least gain"
+
+
+@pytest.mark.parametrize("rows", [1, 4, 16, 64])
+def test_the_margin_is_two_deviations_of_what_a_crowd_believes_its_steps_to_take(rows: int) -> None:
+    """Each step takes 5 % more or less for all its sessions alike, and each of them teaches it."""
+    chance, believed, known = random.Random(7), list[float](), plane(15)
+    for step in range(500):
+        seconds = 0.015 * chance.gauss(1, 0.05)
+        for _ in range(rows):
+            known = learned(known, seconds, 0, rows, 0.015 * step)
+        believed.append(known.seconds(0, rows) / 0.015)
+    margin = max(RETURN, 2 * pstdev(believed[100:]))
+    needed = WIDE.min_gain + margin
+    assert not pays(Prediction(3, 1 + 0.9 * needed), WIDE, 0, rows)
+    assert pays(Prediction(3, 1 + 1.15 * needed), WIDE, 0, rows)
+
+
+def test_proposing_does_not_begin_again_by_costs_that_were_measured_at_another_batch() -> None:
+    """What a verify takes of 16 sessions is known; of one it is known to a quarter."""
+    measured = plane(18)._replace(p02=-15 * 1e-7, p22=1e-7, p00=225 * 1e-7 + 1e-8)
+    known = belief(0.6, k=0)._replace(costs=replace(costs(), forward=measured))
+    assert choose(known, WIDE, 0.0, View(batch=Batch(16)))[0].why.rule is Rule.PAYS
+    assert choose(known, WIDE, 0.0, View(batch=Batch(1)))[0].why.rule is Rule.LOSES
+    assert choose(known, WIDE, 0.0, View(batch=Batch(1), k=4))[0].why.rule is Rule.PAYS
+
+
+def test_where_nobody_scores_hope_grows_with_each_wait_for_a_probe_until_there_is_one() -> None:
+    known, rules = belief(0.02, k=0)._replace(acceptance=UNKNOWN.heard(matched=0, examined=400)), []
+    while Rule.PROBE not in rules:
+        choice, known = choose(known._replace(plain_rounds=1 << 20), WIDE, 0.0, View())
+        rules.append(choice.why.rule)
+    assert 2 < len(rules) < 8
+    assert rules[:-1] == [Rule.LOSES] * (len(rules) - 1)
