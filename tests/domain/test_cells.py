@@ -137,6 +137,32 @@ def test_a_probe_s_one_token_does_not_say_that_drafting_ahead_harms_more_than_it
     assert cell.foresight.belief is known
 
 
+def overhead_after(*rounds: tuple[float, int]) -> float:
+    """What rounds are believed to cost beside steps, 1 ms before, after hits that took 13: when, and beside how many
+    guesses of three others."""
+    cell = settled(6)
+    lookahead = cell.begin()
+    for now, beside in rounds:
+        hit = replace(
+            timed(4, 2, rows=4), beside=beside, draft_seconds=0, drafting_seconds=0, ahead=Ahead(hit=True, wasted=3)
+        )
+        lookahead.learn(replace(hit, seconds=0.031), now, warm=True)
+    assert cell.belief.costs.overhead is not None
+    return cell.belief.costs.overhead.level
+
+
+def test_a_hit_that_waits_for_a_step_of_plain_rows_does_not_tell_what_it_would_take_if_all_proposed() -> None:
+    mixed, all_propose = [(number / 100, 0) for number in range(20)], [(number / 100, 12) for number in range(20)]
+    assert overhead_after(*mixed) == pytest.approx(0.001, abs=1e-5)
+    assert overhead_after(*all_propose) > 0.008
+
+
+def test_where_no_other_hit_was_met_for_a_second_it_tells_what_there_is() -> None:
+    """Others never propose there, as those of another segment."""
+    assert overhead_after(*[(number / 10, 0) for number in range(30)]) > 0.008
+    assert overhead_after(*[(number / 10, 12 if number % 8 == 7 else 0) for number in range(30)]) < 0.005
+
+
 def test_what_a_session_that_begins_would_propose_is_foretold_as_it_then_chooses() -> None:
     cell, bounds = settled(), Bounds(1, 8, overlap=Overlap.ON)
     lookahead = cell.begin()

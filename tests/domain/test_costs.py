@@ -185,6 +185,19 @@ def test_seconds_that_cannot_have_passed_teach_nothing(round: Round) -> None:
     assert after(SETTLED, round, 1.0) is SETTLED
 
 
+def test_a_round_that_waited_for_a_step_of_others_bounds_what_rounds_cost_beside_steps() -> None:
+    def fixed(costs: Costs) -> float:
+        model = costs.model(0.0)
+        assert model is not None
+        return model.fixed
+
+    late, soon = a_round(4, seconds=0.046), a_round(4, seconds=0.0342)
+    assert fixed(after(SETTLED, late, 0.0)) > 0.0191
+    assert fixed(SETTLED.followed(Seen(late, 0.0, waited=True))) == pytest.approx(0.019)
+    assert fixed(SETTLED.followed(Seen(soon, 0.0, waited=True))) < 0.01899
+    assert fixed(Costs().followed(Seen(late, 0.0, waited=True))) == pytest.approx(0.030), "better than nothing"
+
+
 @pytest.mark.parametrize("pause", [0.2, 3600.0])
 @pytest.mark.parametrize("k", [0, 4])
 def test_one_pause_of_the_collector_or_of_the_machine_moves_no_cost(pause: float, k: int) -> None:

@@ -10,7 +10,7 @@ from weakref import ref
 from tandem_runtime.domain.acceptance import ALIKE, Acceptance, Own
 from tandem_runtime.domain.ahead import Foresight, Overlap, head_start
 from tandem_runtime.domain.calibration import Calibration
-from tandem_runtime.domain.costs import NO_HEAD_START, HeadStart, Seen
+from tandem_runtime.domain.costs import COMPANY_SECONDS, NO_HEAD_START, HeadStart, Seen
 from tandem_runtime.domain.lookahead import (
     ALONE,
     Belief,
@@ -22,6 +22,7 @@ from tandem_runtime.domain.lookahead import (
     ending_early,
     hear,
     is_hopeless,
+    is_mixed,
     learn,
     pays,
     predict,
@@ -68,6 +69,8 @@ class Shared:
         """So many were said since something was heard, whoever's turn it was."""
         self._starting: ref[Lookahead] | None = None
         self._started_at = 0.0
+        self._mixed_since: float | None = None
+        """Since when all that came back with the verdict met others who decode plainly; None: the last one did not."""
 
     def learn(self, own: Own, seen: Seen) -> Own:
         """From one more round of a session with that record; what its record is then."""
@@ -97,6 +100,18 @@ class Shared:
     def rest(self, *, hopeless: bool) -> None:
         """Listen less, the longer there was no hope in what was heard; at once as ever where there is some."""
         self._rest = min(max(2 * self._rest, LISTEN_TOKENS), LONGEST_REST) if hopeless else 0
+
+    def was_kept(self, round: Round, now: float) -> bool:
+        """Whether a proposal that was there with the verdict waited for a step that others began, who decode plainly:
+        if all proposed, the step would have waited for them. So it is, as far as is known, where nobody else was met
+        for long."""
+        if round.ahead is None or not round.ahead.hit:
+            return False
+        if not is_mixed(round):
+            self._mixed_since = None
+            return False
+        self._mixed_since = now if self._mixed_since is None else min(self._mixed_since, now)
+        return now - self._mixed_since < COMPANY_SECONDS
 
     def lets_start(self, by: "Lookahead", now: float) -> bool:
         """Whether that session proposes while no cost of proposals is known: one at a time does, as long as its session
@@ -182,7 +197,8 @@ class Lookahead:
         return Choice(len(outlook.survivals), outlook.survivals, choice.why, choice.plain_tokens, choice.stop, outlook)
 
     def learn(self, round: Round, now: float, *, warm: bool) -> None:
-        self._own = self.shared.learn(self._own, Seen(round, now, warm, self._begins_run and not round.proposed))
+        waited = self.shared.was_kept(round, now) if round.proposed else self._begins_run
+        self._own = self.shared.learn(self._own, Seen(round, now, warm, waited))
         self._begins_run = False
         if self.last is not None and self.last.why.bounds.overlap is not Overlap.OFF:
             self.shared.foresight.learn(round, asked=self._prepares)

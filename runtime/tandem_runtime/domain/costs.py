@@ -214,7 +214,7 @@ class Seen(NamedTuple):
     warm: bool = True
     """Whether its session's draft had nothing to catch up with."""
     waited: bool = False
-    """Whether it may have waited for the step under way: if it is plain, it bounds t_b from above."""
+    """Whether it may have waited for a step of others under way: if it is plain, it bounds t_b from above, else o."""
 
     @property
     def tells_costs(self) -> bool:
@@ -304,11 +304,17 @@ class Costs:
         return Costs(
             draft_token,
             learned(self.forward, forward, _guesses(round), round.rows, now),
-            learned(self.overhead, max(round.seconds - drafting - forward, 0.0), 0, 1, now),
+            self._overhead_learned(max(round.seconds - drafting - forward, 0.0), seen),
             self.plain,
             plain_doubted=self.plain_doubted,
             company_since=self.company_since,
         )
+
+    def _overhead_learned(self, seconds: float, seen: Seen) -> Plane | None:
+        known = self.overhead
+        if known is not None and seen.waited and seconds > known.level:
+            return known
+        return learned(known, seconds, 0, 1, seen.now)
 
     def _is_unlike(self, round: Round) -> bool:
         """Whether it took another order of time than was predicted."""

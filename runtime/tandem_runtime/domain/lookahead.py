@@ -67,6 +67,8 @@ RETURN: Final = 0.05
 DEVIATIONS: Final = 2.0
 """So many standard deviations of what a step is believed to take, if that is more: who begins does so by the best of
 many looks, which flatters."""
+ALL: Final = 0.75
+"""Of those in a step: fewer guesses over one's own need not mean that somebody decodes plainly."""
 PROBE_TOKENS: Final = 1
 PROBE_ROUNDS: Final = 2
 """The first round of a probe makes the draft read what it has missed, so only the one after it tells what one costs."""
@@ -162,12 +164,22 @@ class Batch(NamedTuple):
             return self if rows == self.rows else Batch(rows, max(self.drafting * rows, 1.0), self.drafting)
         if round.ahead is not None:
             return Batch(rows, drafted, self.drafting)
-        proposing = min(1 + round.beside / round.judged, rows)
+        proposing = proposing_in(round)
         drafting = drafted / (drafted + proposing)
         return Batch(rows, drafting * (rows + drafted), drafting)
 
 
 ALONE: Final = Batch()
+
+
+def proposing_in(round: Round) -> float:
+    """Of the sessions in the step that judged it: all guesses over one's own."""
+    return min(1 + round.beside / round.judged, round.rows)
+
+
+def is_mixed(round: Round) -> bool:
+    """Whether many of the step that judged it decoded plainly."""
+    return round.judged > 0 and proposing_in(round) < ALL * round.rows
 
 
 class View(NamedTuple):
