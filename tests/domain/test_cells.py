@@ -259,12 +259,12 @@ def test_what_was_heard_lapses_where_answers_are_too_short_to_be_listened_to() -
     while cell.belief.heard:
         short = cell.begin()
         short.choose(WIDE, 16, 0.0, warm=False)
-        said += sum(short.listens != 0 for _ in range(LISTEN_TOKENS - 1))
+        said += len([short.listens for _ in range(LISTEN_TOKENS - 1)])
     assert SILENCE_TOKENS < said <= SILENCE_TOKENS + LISTEN_TOKENS
     short.hear(matched=0, examined=LISTEN_TOKENS)
     short.choose(WIDE, 16, 0.0, warm=False)
     assert short.listens is None
-    assert cell.belief.heard == LISTEN_TOKENS, "a word ends the silence"
+    assert cell.begin().belief.heard == LISTEN_TOKENS, "a word ends the silence"
 
 
 def test_while_all_rest_a_token_of_any_session_counts_and_then_one_listens() -> None:
