@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tandem_runtime import native
 from tandem_runtime.domain.noise import bits, gumbel
-from tandem_runtime.engines import native, screens
+from tandem_runtime.engines import screens
 from tandem_runtime.engines.coupling import SLACK
-from tandem_runtime.engines.native import NotBuilt
 from tandem_runtime.engines.screens import DOUBT, Bounds, Contest, NativeScreens, NumpyScreens, Screens
+from tandem_runtime.native import NotBuilt
 from tandem_runtime.ports import Logits
 
 BY_NUMPY = NumpyScreens("by numpy")

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from tests.seams.processors import LESSER
 from torch import Tensor
 
+from tandem_runtime import native as native_code
 from tandem_runtime.domain.blocks import BlockId
-from tandem_runtime.engines import native as native_code
-from tandem_runtime.engines.native import NotBuilt
 from tandem_runtime.engines.torch_engine import engine, native_between
 from tandem_runtime.engines.torch_engine.between import Between, TorchBetween
 from tandem_runtime.engines.torch_engine.cache import BLOCK_TOKENS, KeyValueCache
@@ -21,6 +20,7 @@ from tandem_runtime.engines.torch_engine.engine import TorchModel
 from tandem_runtime.engines.torch_engine.linear import multiplier_for
 from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig
 from tandem_runtime.engines.torch_engine.native_between import NativeBetween
+from tandem_runtime.native import NotBuilt
 from tandem_runtime.ports import Row
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tandem_runtime.engines import native
-from tandem_runtime.engines.native import COMPILERS, NotBuilt, built, loaded
+from tandem_runtime import native
+from tandem_runtime.native import COMPILERS, NotBuilt, built, loaded
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from tests.seams.kv_tables import lent_blocks
 from tests.seams.model_folders import saved_reference
 
 from tandem_runtime import main
-from tandem_runtime.engines import native as native_building
-from tandem_runtime.engines.native import NotBuilt
+from tandem_runtime import native as native_building
 from tandem_runtime.engines.options import AS_IS, WEIGHTS, EngineOptions
 from tandem_runtime.engines.torch_engine import quantised
 from tandem_runtime.engines.torch_engine.engine import TorchModel, load_torch_model
@@ -34,6 +33,7 @@ from tandem_runtime.engines.torch_engine.quantised import (
 )
 from tandem_runtime.engines.torch_engine.room import weight_bytes
 from tandem_runtime.model_folder import digests_of
+from tandem_runtime.native import NotBuilt
 from tandem_runtime.ports import Row
 from tandem_runtime.role_server import load_model
 from tandem_runtime.tokenizer import FolderTokenizer

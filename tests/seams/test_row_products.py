@@ -13,14 +13,14 @@ from tests.seams.kv_tables import lent_blocks, own_blocks
 from tests.seams.processors import LESSER
 from torch.nn import functional
 
+from tandem_runtime import native as native_code
 from tandem_runtime.domain.tokens import TokenId
-from tandem_runtime.engines import native as native_code
-from tandem_runtime.engines.native import NotBuilt
 from tandem_runtime.engines.options import EngineOptions
 from tandem_runtime.engines.torch_engine import linear
 from tandem_runtime.engines.torch_engine.engine import TorchModel, load_torch_model
 from tandem_runtime.engines.torch_engine.linear import Multiplier, NativeProduct, multiplier_for
 from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig
+from tandem_runtime.native import NotBuilt
 from tandem_runtime.ports import Row
 from tandem_runtime.tokenizer import FolderTokenizer
 

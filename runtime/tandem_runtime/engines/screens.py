@@ -25,8 +25,8 @@ from typing import Protocol
 
 import numpy as np
 
+from tandem_runtime import native
 from tandem_runtime.domain.tokens import TokenId
-from tandem_runtime.engines import native
 from tandem_runtime.engines.noise_words import Ids, mixed_tokens
 from tandem_runtime.ports import Logits
 

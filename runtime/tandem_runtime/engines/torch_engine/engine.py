@@ -23,7 +23,6 @@ from torch import Tensor
 from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.blocks import BlockId, Blocks, Copy
 from tandem_runtime.domain.errors import ModelRefused, Overloaded
-from tandem_runtime.engines.native import NotBuilt
 from tandem_runtime.engines.options import AS_IS, EngineOptions
 from tandem_runtime.engines.screens import screens
 from tandem_runtime.engines.torch_engine.adapters import Adapter, adapted_by, read_adapter
@@ -38,6 +37,7 @@ from tandem_runtime.engines.torch_engine.native_between import NativeBetween, bu
 from tandem_runtime.engines.torch_engine.quantised import BITS, Rounding, quantised_multiplier
 from tandem_runtime.engines.torch_engine.room import lent_blocks
 from tandem_runtime.memory import available_bytes
+from tandem_runtime.native import NotBuilt
 from tandem_runtime.ports import Logits, ReadAdapter, Row
 
 __all__ = ["DTYPES", "TorchModel", "load_torch_model"]

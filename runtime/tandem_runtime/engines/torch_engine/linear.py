@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tandem_runtime.engines import native
-from tandem_runtime.engines.native import NotBuilt
+from tandem_runtime import native
 from tandem_runtime.engines.torch_engine.model import Linear
+from tandem_runtime.native import NotBuilt
 
 __all__ = ["Multiplier", "NativeProduct", "built", "multiplier_for"]
 

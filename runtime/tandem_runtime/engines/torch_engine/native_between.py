@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from tandem_runtime.engines import native
+from tandem_runtime import native
 from tandem_runtime.engines.torch_engine.cache import BLOCK_TOKENS, KeyValueCache
 from tandem_runtime.engines.torch_engine.model import DecoderConfig
 from tandem_runtime.ports import Row

@@ -25,11 +25,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tandem_runtime.engines import native
-from tandem_runtime.engines.native import NotBuilt
+from tandem_runtime import native
 from tandem_runtime.engines.torch_engine.fused import HEAD, Form
 from tandem_runtime.engines.torch_engine.linear import FLAGS, Multiplier, multiplier_for
 from tandem_runtime.engines.torch_engine.model import Decoder, Linear
+from tandem_runtime.native import NotBuilt
 
 __all__ = [
     "BITS",

@@ -73,10 +73,11 @@ def _built_by(compiler: str, source: Path, folder: Path, flags: Sequence[str]) -
     return library
 
 
-def loaded(library: Path) -> ctypes.CDLL:
-    """Raises NotBuilt where `library` does not load."""
+def loaded(library: Path, *, kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL:
+    """Raises NotBuilt where `library` does not load. Calls of a `ctypes.PyDLL` let no other thread run: half of what
+    such a call costs, and all of it counts where the function is done before one could begin."""
     try:
-        return ctypes.CDLL(str(library))
+        return kind(str(library))
     except OSError as error:
         raise NotBuilt(_line(error)) from error
 
