@@ -51,7 +51,7 @@ def test_a_model_that_drafts_all_that_it_is_asked_for_is_judged_by_all_of_it(lea
     assert turn is not None
     assert turn.k == 8
     assert turn.tokens == pytest.approx(1 + sum(choice.survivals))
-    assert turn.speed_up == pytest.approx(token_price(choice.why, 8) * turn.tokens)
+    assert turn.speed_up == pytest.approx(token_price(choice.why.costs, 8) * turn.tokens)
 
 
 def nothing_known() -> Beliefs:
@@ -94,11 +94,11 @@ def test_the_worth_of_a_guess_is_that_of_its_best_part() -> None:
             round = replace(round_of(SUFFIX, k, 0), forward_seconds=seconds, seconds=seconds + 0.001)
             drafting.learn(round, 5.0 + number / 10, warm=True)
     choice = drafting.choose(Bounds(1, 8, Mode.ALWAYS), 8, 10.0, warm=True)._replace(k=8)
-    assert token_price(choice.why, 4) == pytest.approx(16 / 19, rel=0.02)
+    assert token_price(choice.why.costs, 4) == pytest.approx(16 / 19, rel=0.02)
     turn = turn_of_guess(SUFFIX, (0.9, 0.8, 0.6, 0.01, 0.01), choice, pace=1.0)
     assert turn is not None
     assert turn.k == 3
-    assert turn.speed_up == pytest.approx(token_price(choice.why, 3) * 3.3)
+    assert turn.speed_up == pytest.approx(token_price(choice.why.costs, 3) * 3.3)
 
 
 def test_a_guess_that_would_cost_more_than_it_brings_is_not_proposed() -> None:

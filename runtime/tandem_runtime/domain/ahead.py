@@ -259,6 +259,8 @@ class Foresight:
 
 def extended(survivals: Survivals, length: int) -> Survivals:
     """As many survivals, each further token as likely to stand behind those before it as the last."""
+    if length <= len(survivals):
+        return survivals
     before, last = (1.0, 1.0, *survivals)[-2:]
     step = last / before if survivals and before > 0 else UNKNOWN_ACCEPTANCE
     return (*survivals, *[last * step**further for further in range(1, length - len(survivals) + 1)])

@@ -35,6 +35,7 @@ own, so the belief by position stays what it would be without.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tandem_runtime.domain.tokens import CONFIDENCE_KINDS, Stop, kind_of
 
@@ -50,14 +51,14 @@ LEAST_EXAMINED = 24.0
 """Observations, those of the prior included, before a proposal may be longer than a mean one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Calibration:
-    """Decayed counts by kind, and over all."""
+    """Decayed counts by kind, and over all. Nobody changes one: it is not frozen since it is made in each round."""
 
-    stood: tuple[float, ...] = (0.0,) * CONFIDENCE_KINDS
-    examined: tuple[float, ...] = (0.0,) * CONFIDENCE_KINDS
-    all_stood: float = MEAN_STRENGTH * PRIOR_ACCEPTANCE
-    all_examined: float = MEAN_STRENGTH
+    stood: Final[tuple[float, ...]] = (0.0,) * CONFIDENCE_KINDS
+    examined: Final[tuple[float, ...]] = (0.0,) * CONFIDENCE_KINDS
+    all_stood: Final[float] = MEAN_STRENGTH * PRIOR_ACCEPTANCE
+    all_examined: Final[float] = MEAN_STRENGTH
 
     @property
     def mean(self) -> float:
@@ -73,7 +74,7 @@ class Calibration:
         """a(z) by kind."""
         prior = PRIOR_STRENGTH * self.mean
         counts = zip(self.stood, self.examined, strict=True)
-        return tuple((stood + prior) / (examined + PRIOR_STRENGTH) for stood, examined in counts)
+        return tuple([(stood + prior) / (examined + PRIOR_STRENGTH) for stood, examined in counts])
 
     def learned(self, confidences: Sequence[int], evidence: Sequence[float]) -> "Calibration":
         """After guesses of these confidences were examined; `evidence` as in `Round`, one for each."""
@@ -89,12 +90,13 @@ class Calibration:
     def stop(self, marginal_share: float, *, level: float | None = None) -> Stop:
         """Where to end, if one more token costs the time in which decoding makes `marginal_share` tokens, in a session
         whose guesses are believed to stand with chance `level`; None: as those of all."""
-        level = self.mean if level is None else level
-        shift = _odds(level) / _odds(self.mean)
-        acceptance = tuple(shift * each / (1 - each + shift * each) for each in self.acceptance)
+        mean = self.mean
+        level = mean if level is None else level
+        shift = _odds(level) / _odds(mean)
+        acceptance = tuple([shift * each / (1 - each + shift * each) for each in self.acceptance])
         return Stop(min(marginal_share / max(level, marginal_share, 1e-9), 1.0), acceptance)
 
 
 def _odds(chance: float) -> float:
-    bounded = min(max(chance, 0.01), 0.99)
+    bounded = 0.01 if chance < 0.01 else 0.99 if chance > 0.99 else chance
     return bounded / (1 - bounded)

@@ -35,7 +35,8 @@ from typing import NamedTuple, Protocol
 
 from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.cells import Shared
-from tandem_runtime.domain.lookahead import Bounds, Choice, Mode, Rule, Why
+from tandem_runtime.domain.costs import Model
+from tandem_runtime.domain.lookahead import Bounds, Choice, Mode, Rule
 from tandem_runtime.domain.segments import Segment, Segments
 from tandem_runtime.domain.tokens import Drafter, Outlook, Round, Stop
 
@@ -87,9 +88,8 @@ class Pricing(Protocol):
     def wakes(self, now: float) -> bool: ...
 
 
-def token_price(why: Why, k: int) -> float:
+def token_price(costs: Model | None, k: int) -> float:
     """p_k = t_b / cost(k); 1 where no cost is known."""
-    costs = why.costs
     return 1.0 if costs is None else costs.baseline / costs.cost(k)
 
 
@@ -114,11 +114,11 @@ def turn_of_asking(drafter: Drafter, choice: Choice, *, pace: float) -> Turn | N
 def _best_part(
     drafter: Drafter, survivals: tuple[float, ...], choice: Choice, *, pace: float, least: int = 1
 ) -> Turn | None:
-    k = min(choice.k, len(survivals))
+    k, costs = min(choice.k, len(survivals)), choice.why.costs
     if k == 0:
         return None
-    tokens = list(accumulate(survivals[:k], initial=1.0))[1:]
-    parts = [Turn(drafter, j, tokens[j - 1], token_price(choice.why, j) * tokens[j - 1]) for j in range(least, k + 1)]
+    tokens = list(accumulate(survivals[:k], initial=1.0))
+    parts = [Turn(drafter, j, tokens[j], token_price(costs, j) * tokens[j]) for j in range(least, k + 1)]
     return max(parts, key=lambda part: part.worth(pace))
 
 
@@ -196,7 +196,8 @@ class Drafting:
             for drafter, lookahead in self._lookaheads.items()
         }
         best = max(self._choices.values(), key=lambda choice: (choice.k, choice.plain_tokens is not None))
-        return best._replace(outlook=self.outlook_of(Drafter.MODEL, best.k))
+        outlook = self.outlook_of(Drafter.MODEL, best.k)
+        return best if outlook is best.outlook else best._replace(outlook=outlook)
 
     def learn(self, round: Round, now: float, *, warm: bool) -> None:
         """Who proposed learns from it; a plain round is everybody's."""

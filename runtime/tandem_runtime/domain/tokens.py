@@ -334,7 +334,7 @@ class Outlook:
 
     def first(self, k: int) -> "Outlook":
         """The same for a round of the first k tokens."""
-        return replace(self, survivals=self.survivals[:k])
+        return self if k >= len(self.survivals) else replace(self, survivals=self.survivals[:k])
 
 
 @dataclass(frozen=True, slots=True)
