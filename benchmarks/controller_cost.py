@@ -6,11 +6,13 @@ costs: with a draft that pays, the same where the target tells credits, with one
 but for probes, with one that tells its confidence, so that proposals end early, and with one that drafts ahead, as
 drafts do unless told otherwise; and sixteen sessions share steps and a belief. Where nothing is proposed, one choice is
 followed by RUN_TOKENS plain tokens, as in service, and after each it is asked whether proposals pay by now, which
-counts as learning. What a reading of the clock costs is taken off. Figures are medians over lots of LOT choices, in
-microseconds: of a choice, of learning from a round, and of all that a round costs; beside them stands the share of
-choices that proposed, so that a case is seen to be what it says.
+counts as learning. Sums are made as a gateway makes them on this machine, or (`--python`) as they are spelled out. What
+a reading of the clock costs is taken off. Figures are medians over lots of LOT choices, in microseconds: of a choice,
+of learning from a round, and of all that a round costs; beside them stands the share of choices that proposed, so that
+a case is seen to be what it says.
 """
 
+import argparse
 import statistics
 import time
 from collections.abc import Sequence
@@ -20,9 +22,11 @@ from random import Random
 from benchmarks.record import record
 from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.cells import Lookahead, Shared
-from tandem_runtime.domain.lookahead import Bounds
+from tandem_runtime.domain.lessons import IN_PYTHON, Lessons
+from tandem_runtime.domain.lookahead import Belief, Bounds
 from tandem_runtime.domain.session import RUN_TOKENS
 from tandem_runtime.domain.tokens import Ahead, Round
+from tandem_runtime.native_lessons import beginning
 
 SEED = 5
 LOTS, LOT, WARM_UP_LOTS = 15, 1000, 3
@@ -142,19 +146,24 @@ def lot(
     return Spent(choose, learn, choose * LOT / learned + learn, proposing / LOT)
 
 
-def measure(case: Case) -> list[Spent]:
-    cell, outcomes, reading = Shared(), rounds(case, Random(SEED)), clock_cost()
+def measure(case: Case, untaught: Lessons) -> list[Spent]:
+    cell, outcomes, reading = Shared(Belief(untaught)), rounds(case, Random(SEED)), clock_cost()
     sessions = [cell.begin() for _ in range(case.sessions)]
     lots = [lot(sessions, case.bounds, outcomes, at * LOT * 0.03, reading) for at in range(WARM_UP_LOTS + LOTS)]
     return lots[WARM_UP_LOTS:]
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--python", action="store_true", help="as where there is no C compiler; nothing is written")
+    in_python = parser.parse_args().python
+    begun = IN_PYTHON if in_python else beginning()
+    print(f"sums: {begun.about}")
     figures: dict[str, float] = {}
     samples: dict[str, object] = {}
     print("case            choose    learn   together   proposing   microseconds of CPU a round")
     for name, case in CASES.items():
-        lots = measure(case)
+        lots = measure(case, begun.untaught)
         middle = {
             "choose_us": statistics.median(each.choose for each in lots),
             "learn_us": statistics.median(each.learn for each in lots),
@@ -167,6 +176,8 @@ def main() -> None:
             f"{statistics.median(each.proposing for each in lots):11.2f}",
             flush=True,
         )
+    if in_python:
+        return
     figures["worst_round_us"] = max(figures[f"{name}_round_us"] for name in CASES)
     print(record("controller_cost", seed=SEED, figures=figures, samples=samples))
 

@@ -26,7 +26,7 @@ from functools import partial
 
 from benchmarks import rig_overlap
 from benchmarks.coupled_verify import PAIRS, Clock, engine_facts
-from benchmarks.pair_speed import Pair, Side, load
+from benchmarks.pair_speed import Pair, Side, knowing_nothing, load
 from benchmarks.record import record
 from benchmarks.rig_overlap import Asking, rows_pair, sigma_for
 from benchmarks.simulator.acceptance import chance
@@ -34,7 +34,7 @@ from benchmarks.simulator.clock import run_virtually
 from benchmarks.simulator.costs import CROWDED
 from benchmarks.simulator.world import ON, Books, Setting, World
 from tandem_runtime.domain.ahead import Overlap
-from tandem_runtime.domain.cells import Lookahead, Shared
+from tandem_runtime.domain.cells import Shared
 from tandem_runtime.domain.lookahead import OFF, Bounds
 from tandem_runtime.domain.tokens import TokenId
 from tandem_runtime.engines.draft_loop import BatchedDraft
@@ -127,7 +127,7 @@ def simulated(seeds: int) -> tuple[dict[str, float], dict[str, object]]:
 
 
 async def _in_turns(pair: Pair, prompts: list[str]) -> tuple[Side, Side]:
-    warm, off, on = Side(OFF, Lookahead()), Side(OFF, Lookahead()), Side(ON, Lookahead())
+    warm, off, on = (Side(bounds, knowing_nothing()) for bounds in (OFF, OFF, ON))
     await pair.ids(prompts[0], warm, -1)
     for number, text in enumerate(prompts * ROUNDS):
         sides = (off, on) if number % 2 == 0 else (on, off)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from benchmarks.coupled_verify import PAIRS, SEED, Clock, engine_facts
 from benchmarks.record import record
-from tandem_runtime.domain.cells import Lookahead
+from tandem_runtime.domain.cells import Lookahead, Shared
 from tandem_runtime.domain.commands import Emit, Request
-from tandem_runtime.domain.lookahead import OFF, Bounds
+from tandem_runtime.domain.lookahead import OFF, Belief, Bounds
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import Round, SamplingParameters, SessionId, Verification
@@ -26,6 +26,7 @@ from tandem_runtime.engines.options import EngineOptions
 from tandem_runtime.engines.pace import UNPACED, Pace, cost_named
 from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.engines.torch_engine.engine import load_torch_model
+from tandem_runtime.native_lessons import beginning
 from tandem_runtime.ports import StepModel, TargetEngine
 from tandem_runtime.tokenizer import FolderTokenizer
 
@@ -94,13 +95,18 @@ class Pair:
         return self.target
 
 
+def knowing_nothing() -> Lookahead:
+    """As in a gateway that begins."""
+    return Shared(Belief(beginning().untaught)).begin()
+
+
 async def compare(pair: Pair) -> tuple[Side, Side]:
     """Off and on in turns; raises where a text differs."""
     prompts = json.loads((PAIRS / "prompts.json").read_text())["prose"][: PROMPTS + 2]
-    warm = Side(ON, Lookahead()), Side(OFF, Lookahead())
+    warm = Side(ON, knowing_nothing()), Side(OFF, knowing_nothing())
     for side in warm:
         await pair.ids(prompts[PROMPTS], side, -1)
-    off, on = Side(OFF, Lookahead()), Side(ON, Lookahead())
+    off, on = Side(OFF, knowing_nothing()), Side(ON, knowing_nothing())
     for number, text in enumerate(prompts[:PROMPTS]):
         sides = (off, on) if number % 2 == 0 else (on, off)
         first, second = [await pair.ids(text, side, number) for side in sides]

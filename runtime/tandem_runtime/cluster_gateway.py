@@ -16,6 +16,7 @@ from tandem_runtime.discovery import Discovery, pod_selection
 from tandem_runtime.domain.errors import SettingRefused
 from tandem_runtime.domain.evidence import Ledger
 from tandem_runtime.domain.policy import LOOKUPS
+from tandem_runtime.domain.segments import Segments
 from tandem_runtime.domain.tokens import Capabilities
 from tandem_runtime.drafters import LookupDraft
 from tandem_runtime.gateway.admission import Limits
@@ -24,6 +25,7 @@ from tandem_runtime.gateway.seats import Fleet, lookup_replica
 from tandem_runtime.gateway.server import Listening, Ports, serve_gateway
 from tandem_runtime.gateway.serving import Books, Gateway
 from tandem_runtime.model_folder import tokenizer_digest_of
+from tandem_runtime.native_lessons import beginning
 from tandem_runtime.policy import PolicyInForce, follow_policy, policy_selection
 from tandem_runtime.ports import Clock, DraftEngine, Tokenizer
 from tandem_runtime.replicas import Pool, Replica
@@ -58,11 +60,12 @@ async def serve_cluster_gateway(
         raise SettingRefused("--tokenizer is missing: name the model folder whose tokenizer.json the targets use")
     keys = None if options.auth_file is None else KeyFile(options.auth_file)
     tokenizer, tokenizer_digest = FolderTokenizer(options.tokenizer), tokenizer_digest_of(options.tokenizer)
+    segments = Segments(beginning=await asyncio.to_thread(beginning))
     gateway = Gateway(
         tokenizer=tokenizer,
         in_force=PolicyInForce(),
         fleet=Fleet(Pool(), Pool()),
-        books=Books(Ledger(boot=secrets.token_hex(16)), Metrics()),
+        books=Books(Ledger(boot=secrets.token_hex(16)), Metrics(), segments),
         clock=clock,
         limits=options.limits,
     )

@@ -12,6 +12,7 @@ from tandem_runtime.adapter_routes import adapter_routes
 from tandem_runtime.domain.errors import ModelRefused, SettingRefused
 from tandem_runtime.domain.evidence import Ledger
 from tandem_runtime.domain.policy import ControlPolicy, ExactnessPolicy, SpeculationPolicy
+from tandem_runtime.domain.segments import Segments
 from tandem_runtime.domain.tokens import Drafter
 from tandem_runtime.engines.options import EngineOptions
 from tandem_runtime.engines.scripted import SCHEME
@@ -20,6 +21,7 @@ from tandem_runtime.gateway.key_file import KeyFile
 from tandem_runtime.gateway.server import Listening, Ports, serve_gateway
 from tandem_runtime.gateway.serving import Books, Gateway
 from tandem_runtime.local import LocalModel, Lookup, adapter_desk, local_fleet, local_policy
+from tandem_runtime.native_lessons import beginning
 from tandem_runtime.policy import PolicyInForce
 from tandem_runtime.ports import Clock
 from tandem_runtime.role_server import load_model
@@ -59,6 +61,7 @@ async def serve_pair(
             ", so their ids mean different texts; choose a draft that was trained with the target's tokenizer, or leave"
             " --draft out"
         )
+    segments = Segments(beginning=await asyncio.to_thread(beginning))
     policy = local_policy(
         served_name(options),
         drafters=(*(() if draft is None else (Drafter.MODEL,)), *(lookup.drafter for lookup in options.lookups)),
@@ -71,7 +74,7 @@ async def serve_pair(
             tokenizer=tokenizer,
             in_force=PolicyInForce(policy),
             fleet=fleet,
-            books=Books(Ledger(boot=secrets.token_hex(16)), Metrics()),
+            books=Books(Ledger(boot=secrets.token_hex(16)), Metrics(), segments),
             clock=clock,
             limits=options.limits,
         )

@@ -8,6 +8,7 @@ import numpy as np
 from tandem_runtime.domain.acceptance import GRID, LEVELS, PACES, Acceptance
 from tandem_runtime.domain.cells import Lookahead
 from tandem_runtime.domain.costs import Costs, Plane
+from tandem_runtime.domain.lessons import SpelledOut
 from tandem_runtime.domain.lookahead import Belief, Bounds
 from tandem_runtime.domain.noise import Salt, uniform_at
 from tandem_runtime.domain.tokens import Round
@@ -38,7 +39,7 @@ def costs(*, t_d: float = 4, t_v: float = 18, t_b: float | None = 15, slope: flo
 
 
 def belief(alpha: float, *, k: int | None = 5, **milliseconds: float) -> Belief:
-    return Belief(firm(alpha), costs(**milliseconds), k)
+    return Belief(SpelledOut(firm(alpha), costs(**milliseconds)), k)
 
 
 def a_round(proposed: int, accepted: int, **changes: float) -> Round:

@@ -17,6 +17,7 @@ from tandem_runtime.domain.cells import (
     Lookahead,
     Shared,
 )
+from tandem_runtime.domain.lessons import SpelledOut
 from tandem_runtime.domain.lookahead import OFF, Belief, Bounds, Choice, Mode, Rule
 from tandem_runtime.domain.noise import Salt, uniform_at
 from tandem_runtime.domain.tokens import Ahead, Round
@@ -316,7 +317,7 @@ def test_one_of_many_sessions_tries_what_proposals_cost_and_another_if_it_ends()
 def test_a_session_that_begins_meets_the_batch_that_others_are_in() -> None:
     """A cell that knows sixteen sessions to a step does not price the seventeenth as if it were alone."""
     crowded = replace(costs(), forward=plane(18)._replace(per_session=0.004))
-    cell = Shared(Belief(firm(0.85), crowded, 5))
+    cell = Shared(Belief(SpelledOut(firm(0.85), crowded), 5))
     assert cell.begin().choose(WIDE, 16, 0.0, warm=True).k > 0
     cell.begin().learn(replace(a_round(0, 0, seconds=0.015), rows=16), 0.0, warm=True)
     assert cell.begin().choose(WIDE, 16, 0.0, warm=True).k == 0

@@ -5,11 +5,12 @@ from dataclasses import replace
 from statistics import pstdev
 
 import pytest
-from tests.domain.known_pair import WIDE, belief, costs, plane
+from tests.domain.known_pair import WIDE, costs, firm, plane
 
 from tandem_runtime.domain.acceptance import UNKNOWN
 from tandem_runtime.domain.costs import learned
-from tandem_runtime.domain.lookahead import RETURN, Batch, Prediction, Rule, View, choose, pays
+from tandem_runtime.domain.lessons import Batch, Prediction, SpelledOut, View
+from tandem_runtime.domain.lookahead import RETURN, Belief, Rule, choose, pays
 
 
 def test_coming_back_needs_more_in_a_crowd_and_no_more_among_few() -> None:
@@ -37,14 +38,14 @@ def test_the_margin_is_two_deviations_of_what_a_crowd_believes_its_steps_to_take
 def test_proposing_does_not_begin_again_by_costs_that_were_measured_at_another_batch() -> None:
     """What a verify takes of 16 sessions is known; of one it is known to a quarter."""
     measured = plane(18)._replace(p02=-15 * 1e-7, p22=1e-7, p00=225 * 1e-7 + 1e-8)
-    known = belief(0.6, k=0)._replace(costs=replace(costs(), forward=measured))
+    known = Belief(SpelledOut(firm(0.6), replace(costs(), forward=measured)), 0)
     assert choose(known, WIDE, 0.0, View(batch=Batch(16)))[0].why.rule is Rule.PAYS
     assert choose(known, WIDE, 0.0, View(batch=Batch(1)))[0].why.rule is Rule.LOSES
     assert choose(known, WIDE, 0.0, View(batch=Batch(1), k=4))[0].why.rule is Rule.PAYS
 
 
 def test_where_nobody_scores_hope_grows_with_each_wait_for_a_probe_until_there_is_one() -> None:
-    known, rules = belief(0.02, k=0)._replace(acceptance=UNKNOWN.heard(matched=0, examined=400)), []
+    known, rules = Belief(SpelledOut(UNKNOWN.heard(matched=0, examined=400), costs()), 0), []
     while Rule.PROBE not in rules:
         choice, known = choose(known._replace(plain_rounds=1 << 20), WIDE, 0.0, View())
         rules.append(choice.why.rule)

@@ -14,19 +14,16 @@ from tandem_runtime.domain.acceptance import ALIKE, UNKNOWN
 from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.cells import LISTEN_TOKENS, Lookahead, Shared
 from tandem_runtime.domain.costs import AGE_LIMIT_SECONDS, UNMEASURED, HeadStart, Model, Seen
+from tandem_runtime.domain.lessons import ALONE, Batch, SpelledOut, View, best
 from tandem_runtime.domain.lookahead import (
-    ALONE,
     MEASURED_TOKENS,
     OFF,
-    Batch,
     Belief,
     Bounds,
     Choice,
     Mode,
     Rule,
-    View,
     Why,
-    best,
     choose,
     hear,
     learn,
@@ -147,7 +144,7 @@ def test_where_no_plain_token_was_seen_some_are_asked_for() -> None:
 @pytest.mark.parametrize(("alpha", "rule"), [(0.55, Rule.MEASURING), (0.8, Rule.PAYS), (0.2, Rule.LOSES)])
 def test_plain_tokens_are_measured_again_only_where_k_hangs_on_them(alpha: float, rule: Rule) -> None:
     doubtful = plane(15)._replace(p00=(0.05 * 0.015) ** 2)
-    known = belief(alpha, k=2)._replace(costs=replace(costs(), plain=doubtful))
+    known = Belief(SpelledOut(firm(alpha), replace(costs(), plain=doubtful)), 2)
     assert choose(known, WIDE, 0.0, WARM)[0].why.rule is rule
 
 
@@ -343,7 +340,7 @@ def test_k_is_cut_to_what_the_session_has_room_for() -> None:
 
 def test_a_batch_that_makes_verifying_dear_lowers_k_at_once() -> None:
     crowded = replace(costs(), forward=plane(18)._replace(per_session=0.004))
-    lookahead = Shared(Belief(firm(0.85), crowded, 5)).begin()
+    lookahead = Shared(Belief(SpelledOut(firm(0.85), crowded), 5)).begin()
     alone = lookahead.choose(WIDE, 16, 0.0, warm=True)
     lookahead.learn(replace(a_round(0, 0, seconds=0.015), rows=16), 0.0, warm=True)
     beside_others = lookahead.choose(WIDE, 16, 0.0, warm=True)
@@ -377,7 +374,7 @@ def test_a_draft_that_works_ahead_is_priced_as_it_is_met() -> None:
 def test_few_sessions_among_many_do_not_propose_because_few_share_the_draft() -> None:
     """Alone with its draft a session gains; all 64 would draft for so long that nobody does."""
     crowded = replace(costs(o=8), draft_token=plane(4)._replace(per_session=0.0002))
-    known = Belief(firm(0.8), crowded, 5)
+    known = Belief(SpelledOut(firm(0.8), crowded), 5)
     for others, rule in ((0, Rule.PAYS), (63, Rule.LOSES)):
         met = shared_by(1 + others, k=5, draft_rows=1)
         assert choose(known, WIDE, 0.0, View(batch=met, k=5))[0].why.rule is rule

@@ -12,6 +12,7 @@ import pytest
 
 from tandem_runtime import main
 from tandem_runtime.domain.tokens import Drafter
+from tandem_runtime.native_lessons import beginning
 from tandem_runtime.serve import serve_pair
 
 PAIRS = Path(__file__).parents[2] / "examples" / "pairs"
@@ -100,7 +101,9 @@ async def test_what_was_said_before_is_said_again_in_few_rounds() -> None:
 async def test_status_and_metrics_name_the_drafter(drafter: str, name: Drafter) -> None:
     async with serving("--drafter", drafter, "--mode", "Always") as (http, admin):
         await completed(http, temperature=0)
-        (revision,) = (await http.get("/v1/speculation")).json()["revisions"]
+        status = (await http.get("/v1/speculation")).json()
         metrics = (await http.get(f"{admin}/metrics")).text
+    (revision,) = status["revisions"]
     assert (revision["drafters"], revision["drafts"], revision["speculating"]) == ([name], 0, True)
+    assert status["sums"] == beginning().about
     assert f'tandem_spec_decode_num_drafts_total{{arm="on",drafter="{name}",revision="local"}}' in metrics

@@ -92,10 +92,10 @@ def _prior() -> Array:
     return np.asarray(weights / weights.sum())
 
 
-_PRIOR: Final = _prior()
+PRIOR: Final = _prior()
 _NEW_HAUNTS: Final[Array] = CLIMATE_SHARE * np.tile(np.eye(LEVELS), (len(PACES), len(PACES))) + (
     1 - CLIMATE_SHARE
-) * np.outer(np.tile(_PRIOR, len(PACES)), _ONES)
+) * np.outer(np.tile(PRIOR, len(PACES)), _ONES)
 """To where a belief about the level adds to where levels jump to."""
 
 
@@ -141,7 +141,7 @@ class Acceptance:
 
     chances: Final[Array]
     """[pace x level], adding up to 1."""
-    haunts: Final[Array] = field(default_factory=lambda: np.tile(_PRIOR, len(PACES)))
+    haunts: Final[Array] = field(default_factory=lambda: np.tile(PRIOR, len(PACES)))
     """[pace x level]: where levels jump to, the climate and a little of everything; the same for each pace."""
     tilts: Final[tuple[float, ...]] = ()
     """log w_j, as far as positions were examined."""
@@ -191,7 +191,7 @@ class Acceptance:
         return replace(self, chances=(1 - OPEN) * self.chances + OPEN / len(PACES) * self.haunts)
 
 
-UNKNOWN: Final = Acceptance(np.tile(_PRIOR / len(PACES), len(PACES)))
+UNKNOWN: Final = Acceptance(np.tile(PRIOR / len(PACES), len(PACES)))
 """Before anything was examined."""
 
 

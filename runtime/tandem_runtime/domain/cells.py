@@ -7,22 +7,20 @@ from dataclasses import replace
 from typing import Final, assert_never
 from weakref import ref
 
-from tandem_runtime.domain.acceptance import ALIKE, Acceptance, Own
+from tandem_runtime.domain.acceptance import ALIKE, Own
 from tandem_runtime.domain.ahead import Foresight, Overlap, head_start
 from tandem_runtime.domain.calibration import Calibration
 from tandem_runtime.domain.costs import COMPANY_SECONDS, NO_HEAD_START, HeadStart, Seen
+from tandem_runtime.domain.lessons import ALONE, View, is_mixed
 from tandem_runtime.domain.lookahead import (
-    ALONE,
     Belief,
     Bounds,
     Choice,
     Rule,
-    View,
     choose,
     ending_early,
     hear,
     is_hopeless,
-    is_mixed,
     learn,
     pays,
     predict,
@@ -75,8 +73,9 @@ class Shared:
     def learn(self, own: Own, seen: Seen) -> Own:
         """From one more round of a session with that record; what its record is then."""
         self.belief, own = learn(self.belief, own, seen)
-        if seen.round.confidences:
-            self.calibration = self.calibration.learned(seen.round.confidences, seen.round.evidence)
+        round = seen.round
+        if round.confidences:
+            self.calibration = self.calibration.learned(round.confidences, round.evidence)
         return own
 
     def lends_ear(self, to: "Lookahead") -> bool:
@@ -155,8 +154,8 @@ class Lookahead:
         """Its draft could not say what it would have proposed; until the next choice another session's is asked."""
         self.last: Choice | None = None
         """Why the last K was chosen."""
-        self._loses_by: Acceptance | None = None
-        """With this acceptance proposals do not pay yet; absent before anything lost."""
+        self._loses_by: int | None = None
+        """How often acceptance had been believed otherwise when proposals last did not pay; absent before they did."""
 
     @property
     def belief(self) -> Belief:
@@ -178,7 +177,7 @@ class Lookahead:
         view = View(self._own, self._batch, self._k, warm, starts, self._price, self.shared.head_start(bounds))
         choice, self.shared.belief = choose(self.shared.belief, bounds, now, view)
         self._k = _free(choice, self._k)
-        self._loses_by = choice.why.belief.acceptance
+        self._loses_by = choice.why.belief.lessons.told
         if bounds.early_stop and choice.k:
             choice = ending_early(choice, self.shared.calibration)
         return choice
@@ -235,14 +234,14 @@ class Lookahead:
     def wakes(self, now: float) -> bool:
         """Whether proposals pay by what was heard or tried meanwhile, in a session that goes on alone because they did
         not. What plain tokens tell of costs waits for the next choice, as it is asked behind each of them."""
-        last, acceptance = self.last, self.shared.belief.acceptance
-        if last is None or last.why.rule is not Rule.LOSES or acceptance is self._loses_by:
+        last, told = self.last, self.shared.belief.lessons.told
+        if last is None or last.why.rule is not Rule.LOSES or told == self._loses_by:
             return False
         bounds, view = last.why.bounds, last.why.view
         found = predict(self.shared.belief, bounds, now, view)
         if found is not None and pays(found, bounds, 0, view.batch.rows):
             return True
-        self._loses_by = acceptance
+        self._loses_by = told
         return False
 
 
@@ -254,7 +253,7 @@ def _drafts_ahead(bounds: Bounds) -> bool:
 def _free(choice: Choice, last: int | None) -> int | None:
     """The last choice that followed from what K brings."""
     match choice.why.rule:
-        case Rule.ALWAYS | Rule.PAYS | Rule.COLD_START:
+        case Rule.PAYS | Rule.ALWAYS | Rule.COLD_START:
             return choice.k
         case Rule.LOSES | Rule.PROBE:
             return 0

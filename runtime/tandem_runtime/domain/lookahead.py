@@ -1,16 +1,10 @@
-"""Knows how many tokens are worth proposing: a belief about acceptance and costs, and the K that follows from it.
+"""Knows how many tokens are worth proposing: what is believed of acceptance and costs, and the K that follows from it.
 
-Refuses to know sessions, clocks (time is an argument, in seconds) and who set the bounds.
+Refuses to know sums (`lessons`), sessions, clocks (time is an argument, in seconds) and who set the bounds.
 
-With s_i the chance that the first i guesses all stand (`acceptance`) and the costs of `costs`:
-
-    E(K)    = 1 + s_1 + ... + s_K                     expected tokens of a round (Leviathan 2023, eq. 1, per position)
-    S(K)    = t_b E(K) / cost(K)                      speed-up over plain decoding, t_b seconds per token
-
-K is extended while the next token pays for itself, s_(K+1) cost(K) > (cost(K+1) - cost(K)) E(K): exact where survival
-falls and a further token costs no less than the one before it. In mode Auto nothing is proposed when
-S(K) <= 1 + min_gain, with t_b at most what a verify pass takes, and then nothing until it is 5 % more, up to 10 % in
-a crowd, whose belief follows every step. Another K must be better by 1 %, so that noise does not move it.
+What each K would bring, its speed-up S(K) over plain decoding, and which brings most, `lessons` says. In mode Auto
+nothing is proposed when S(K) <= 1 + min_gain, with t_b at most what a verify pass takes, and then nothing until it is
+5 % more, up to 10 % in a crowd, whose belief follows every step.
 
 What is not known is looked at, for a price that is bounded:
 
@@ -41,34 +35,22 @@ of going on, it would make proposals seem to pay wherever several sessions share
 
 from dataclasses import dataclass
 from enum import StrEnum
-from math import ceil, sqrt
+from math import ceil, inf, sqrt
 from typing import Final, NamedTuple
 
-from tandem_runtime.domain.acceptance import ALIKE, UNKNOWN, Acceptance, Own
+from tandem_runtime.domain.acceptance import Acceptance, Own
 from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.calibration import Calibration
-from tandem_runtime.domain.costs import (
-    NO_HEAD_START,
-    NOISE,
-    UNMEASURED,
-    WALK_PER_SAMPLE,
-    Costs,
-    HeadStart,
-    Model,
-    Seen,
-)
-from tandem_runtime.domain.price import FREE, judged_alone
-from tandem_runtime.domain.tokens import Outlook, Round, Stop
+from tandem_runtime.domain.costs import NOISE, WALK_PER_SAMPLE, Costs, Model, Seen
+from tandem_runtime.domain.lessons import NEWCOMER, UNTAUGHT, Lessons, Prediction, View, Weighed, best, speed_up_of
+from tandem_runtime.domain.price import judged_alone
+from tandem_runtime.domain.tokens import Outlook, Stop
 
-HYSTERESIS: Final = 0.01
-"""Another K must be better by this share, so that noise does not move K."""
 RETURN: Final = 0.05
 """To propose again, a round must be worth so much more than to go on proposing, and more where the batch is strange."""
 DEVIATIONS: Final = 2.0
 """So many standard deviations of what a step is believed to take, if that is more: who begins does so by the best of
 many looks, which flatters."""
-ALL: Final = 0.75
-"""Of those in a step: fewer guesses over one's own need not mean that somebody decodes plainly."""
 PROBE_TOKENS: Final = 1
 PROBE_ROUNDS: Final = 2
 """The first round of a probe makes the draft read what it has missed, so only the one after it tells what one costs."""
@@ -144,75 +126,11 @@ class Rule(StrEnum):
     """None seems to, and it is time to look again."""
 
 
-class Batch(NamedTuple):
-    """Whom a session shares steps with, at the target and, if all whom it meets there propose, at the draft."""
-
-    rows: int = 1
-    draft_rows: float = 1
-    drafting: float = 1.0
-    """Of the sessions that propose, the share that is with the draft at a time, and not with the target. Before it was
-    seen, all: their steps are no longer than that."""
-
-    def after(self, round: Round) -> "Batch":
-        """The next one, by whom the round met.
-
-        With 12 of 60 sessions in the target's step and 12 others with the draft, half of those who propose draft at a
-        time; if all 72 proposed, 36 would.
-        """
-        rows, drafted = round.rows, round.draft_rows
-        if not round.judged:
-            return self if rows == self.rows else Batch(rows, max(self.drafting * rows, 1.0), self.drafting)
-        if round.ahead is not None:
-            return Batch(rows, drafted, self.drafting)
-        proposing = proposing_in(round)
-        drafting = drafted / (drafted + proposing)
-        return Batch(rows, drafting * (rows + drafted), drafting)
-
-
-ALONE: Final = Batch()
-
-
-def proposing_in(round: Round) -> float:
-    """Of the sessions in the step that judged it: all guesses over one's own."""
-    return min(1 + round.beside / round.judged, round.rows)
-
-
-def is_mixed(round: Round) -> bool:
-    """Whether many of the step that judged it decoded plainly."""
-    return round.judged > 0 and proposing_in(round) < ALL * round.rows
-
-
-class View(NamedTuple):
-    """What is particular to one session: its own record, the batch it is in, and whether its draft is warm."""
-
-    own: Own = ALIKE
-    batch: Batch = ALONE
-    k: int | None = None
-    """Its last choice that was free; absent before the first."""
-    warm: bool = False
-    starts: bool = True
-    """Whether it is the one that proposes while no cost of proposals is known."""
-    price: float = FREE
-    """The survival below which its target leaves guesses out."""
-    head_start: HeadStart = NO_HEAD_START
-    """What its draft has ready with a verdict, where it drafts ahead."""
-
-    def costs(self, costs: Costs, now: float) -> Model | None:
-        """As this session meets them; None: not known."""
-        batch = self.batch
-        return costs.model(now, rows=batch.rows, draft_rows=batch.draft_rows, head_start=self.head_start)
-
-
-NEWCOMER: Final = View()
-"""A session of which nothing is known yet."""
-
-
 class Belief(NamedTuple):
     """All that is known. `k` is the last choice that was free, of any session: absent before the first, 0 while it does
     not pay."""
 
-    acceptance: Acceptance = UNKNOWN
-    costs: Costs = UNMEASURED
+    lessons: Lessons = UNTAUGHT
     k: int | None = None
     plain_rounds: int = 0
     """Rounds without a proposal since the last probe."""
@@ -222,13 +140,13 @@ class Belief(NamedTuple):
     heard: int = 0
     """Tokens that a draft has scored since the last probe."""
 
+    @property
+    def acceptance(self) -> Acceptance:
+        return self.lessons.acceptance
 
-class Prediction(NamedTuple):
-    """What K tokens per round would bring: `speed_up` over plain decoding, give or take a share of `doubt`."""
-
-    k: int
-    speed_up: float
-    doubt: float = 0.0
+    @property
+    def costs(self) -> Costs:
+        return self.lessons.costs
 
 
 class Why(NamedTuple):
@@ -243,11 +161,11 @@ class Why(NamedTuple):
     @property
     def costs(self) -> Model | None:
         """None: no cost is known."""
-        return self.view.costs(self.belief.costs, self.now)
+        return self.belief.lessons.model(self.view, self.now)
 
     @property
     def survivals(self) -> tuple[float, ...]:
-        return self.belief.acceptance.survivals(self.bounds.maximum, self.view.own)
+        return self.belief.lessons.survivals(self.bounds.maximum, self.view.own)
 
     @property
     def predictions(self) -> tuple[Prediction, ...]:
@@ -255,7 +173,7 @@ class Why(NamedTuple):
         costs, survivals = self.costs, judged_alone(self.survivals, self.view.price)
         if costs is None:
             return ()
-        return tuple(Prediction(k, _speed_up(costs, survivals, k)) for k in range(1, self.bounds.maximum + 1))
+        return tuple(Prediction(k, speed_up_of(costs, survivals, k)) for k in range(1, self.bounds.maximum + 1))
 
 
 class Choice(NamedTuple):
@@ -276,10 +194,10 @@ def choose(belief: Belief, bounds: Bounds, now: float, view: View) -> tuple[Choi
     """K for a session's next round, and the belief that remembers the choice: for hysteresis, and to probe once."""
     if bounds.maximum <= 0:
         return Choice(0, (), Why(Rule.WITHHELD, belief, bounds, view, now)), belief
-    survivals = belief.acceptance.survivals(bounds.maximum, view.own)
-    k, rule, remembered = _settle(belief, bounds, now, view, judged_alone(survivals, view.price))
+    weighed = belief.lessons.weighed(view, bounds, now, _last(belief, view))
+    k, rule, remembered = _settle(belief, bounds, now, view, weighed)
     plain_tokens = MEASURED_TOKENS if rule is Rule.MEASURING else None
-    return Choice(k, survivals[:k], Why(rule, belief, bounds, view, now), plain_tokens), remembered
+    return Choice(k, weighed.survivals[:k], Why(rule, belief, bounds, view, now), plain_tokens), remembered
 
 
 def ending_early(choice: Choice, calibration: Calibration) -> Choice:
@@ -299,13 +217,10 @@ def ending_early(choice: Choice, calibration: Calibration) -> Choice:
 def learn(belief: Belief, own: Own, seen: Seen) -> tuple[Belief, Own]:
     """The belief after one more round of a session with that record, and what the record is then. What is not the cost
     of going on teaches acceptance alone."""
-    acceptance, _, k, plain_rounds, probe_left, probe_after, heard = belief
-    if seen.round.proposed:
-        acceptance, own = acceptance.observed(seen.round.evidence, own)
-    else:
-        plain_rounds += 1
-    costs = belief.costs.followed(seen)
-    return Belief(acceptance, costs, k, plain_rounds, probe_left, probe_after, heard), own
+    lessons, k, plain_rounds, probe_left, probe_after, heard = belief
+    lessons, own = lessons.taught(own, seen)
+    plain_rounds += not seen.round.proposed
+    return Belief(lessons, k, plain_rounds, probe_left, probe_after, heard), own
 
 
 def unanswered(belief: Belief) -> Belief:
@@ -319,8 +234,8 @@ def hear(belief: Belief, *, matched: int, examined: int) -> Belief:
     Every token was asked for after the right prefix, so each match bit is an acceptance given that all before it were
     accepted, as a first guess is.
     """
-    acceptance = belief.acceptance.heard(matched=matched, examined=examined)
-    return belief._replace(acceptance=acceptance, heard=belief.heard + examined)
+    lessons = belief.lessons.heard(matched=matched, examined=examined)
+    return belief._replace(lessons=lessons, heard=belief.heard + examined)
 
 
 def unheard(belief: Belief) -> Belief:
@@ -331,77 +246,29 @@ def unheard(belief: Belief) -> Belief:
 
 def predict(belief: Belief, bounds: Bounds, now: float, view: View = NEWCOMER) -> Prediction | None:
     """The best K > 0 within the bounds as far as is known; None: no cost of proposals is."""
-    costs = view.costs(belief.costs, now)
-    if costs is None:
-        return None
-    survivals = judged_alone(belief.acceptance.survivals(bounds.maximum, view.own), view.price)
-    return _credible(best(costs, survivals, bounds, _last(belief, view)), costs)
+    return belief.lessons.weighed(view, bounds, now, _last(belief, view)).best
 
 
 def _last(belief: Belief, view: View) -> int | None:
     return belief.k if view.k is None else view.k
 
 
-def _settle(
-    belief: Belief, bounds: Bounds, now: float, view: View, survivals: tuple[float, ...]
-) -> tuple[int, Rule, Belief]:
-    costs = view.costs(belief.costs, now)
-    always = bounds.mode is Mode.ALWAYS
-    if costs is None and not always and not view.starts:
+def _settle(belief: Belief, bounds: Bounds, now: float, view: View, weighed: Weighed) -> tuple[int, Rule, Belief]:
+    found, always, last = weighed.best, bounds.mode is Mode.ALWAYS, _last(belief, view)
+    if found is None and not always and not view.starts:
         return 0, Rule.AWAITED, belief
-    if costs is None:
+    if found is None:
         middle = (bounds.least + bounds.maximum + 1) // 2
         k = max(middle // view.batch.rows, bounds.least)
         return k, Rule.COLD_START, belief._replace(k=k)
-    if costs.plain_token is None and not always:
-        return 0, Rule.MEASURING, belief
-    last = _last(belief, view)
-    found = _credible(best(costs, survivals, bounds, last), costs)
-    if not always and last != 0 and _is_in_doubt(costs, bounds, found):
+    if not always and _is_in_doubt(weighed.plain_doubt, bounds, found, last):
         return 0, Rule.MEASURING, belief
     if always or pays(found, bounds, last, view.batch.rows):
         return found.k, Rule.ALWAYS if always else Rule.PAYS, _remembering(belief, found.k)
     if last != 0:
         return 0, Rule.LOSES, _remembering(belief, 0)
-    k, remembered = _probe(belief, bounds, costs, survivals, view)
+    k, remembered = _probe(belief, bounds, now, weighed.survivals, view)
     return k, Rule.PROBE if k else Rule.LOSES, remembered
-
-
-def best(costs: Model, survivals: tuple[float, ...], bounds: Bounds, last: int | None) -> Prediction:
-    """The best K > 0 within the bounds by the marginal rule, or `last` if it is as good.
-
-    With t_d 4, t_v 18 at any K, t_b 15 milliseconds and a_j = .8 throughout, K = 4 and speed-up 1.48.
-    """
-    least, most = bounds.least, bounds.maximum
-    k, expected, cost = least, 1 + sum(survivals[:least]), costs.cost(least)
-    further = costs.per_token
-    while k < most:
-        if costs.head_start.hits:
-            further = costs.next_token(k)
-        if survivals[k] * cost <= further * expected:
-            break
-        expected += survivals[k]
-        cost += further
-        k += 1
-    speed_up = costs.baseline * expected / cost
-    if last is not None and last != k and least <= last <= most:
-        as_before = _speed_up(costs, survivals, last)
-        if speed_up <= as_before * (1 + HYSTERESIS):
-            return Prediction(last, as_before, costs.strangeness)
-    return Prediction(k, speed_up, costs.strangeness)
-
-
-def _speed_up(costs: Model, survivals: tuple[float, ...], k: int) -> float:
-    return costs.baseline * (1 + sum(survivals[:k])) / costs.cost(k)
-
-
-def _credible(found: Prediction, costs: Model) -> Prediction:
-    """No more than if a plain token took as long as the verify pass, which does as much: one that took longer was seen
-    when all did, or in company, and while proposals seem to pay for it none is seen that takes less."""
-    plain, most = costs.plain_token, costs.fixed + found.k * costs.verify_token
-    if plain is None or plain <= most:
-        return found
-    return found._replace(speed_up=found.speed_up * most / plain)
 
 
 def pays(found: Prediction, bounds: Bounds, last: int | None, rows: int) -> bool:
@@ -421,8 +288,11 @@ def _margin(rows: int) -> float:
     return max(RETURN, DEVIATIONS * NOISE * sqrt(followed / (2 - followed)))
 
 
-def _is_in_doubt(costs: Model, bounds: Bounds, found: Prediction) -> bool:
-    return costs.plain_doubt > SURE and abs(found.speed_up - 1 - bounds.min_gain) < 2 * costs.plain_doubt
+def _is_in_doubt(plain_doubt: float, bounds: Bounds, found: Prediction, last: int | None) -> bool:
+    """Whether K hangs on what a plain token costs. While nothing is proposed it is seen anyway, unless it never was."""
+    if plain_doubt == inf:
+        return True
+    return last != 0 and plain_doubt > SURE and abs(found.speed_up - 1 - bounds.min_gain) < 2 * plain_doubt
 
 
 def _remembering(belief: Belief, k: int) -> Belief:
@@ -430,12 +300,10 @@ def _remembering(belief: Belief, k: int) -> Belief:
     if belief.k == k and belief.plain_rounds == 0 and belief.probe_after == PROBE_FIRST_ROUNDS:
         return belief
     probe_after = max(belief.probe_after // 2, PROBE_FIRST_ROUNDS) if k else belief.probe_after
-    return Belief(belief.acceptance, belief.costs, k, probe_after=probe_after)
+    return Belief(belief.lessons, k, probe_after=probe_after)
 
 
-def _probe(
-    belief: Belief, bounds: Bounds, costs: Model, survivals: tuple[float, ...], view: View
-) -> tuple[int, Belief]:
+def _probe(belief: Belief, bounds: Bounds, now: float, survivals: tuple[float, ...], view: View) -> tuple[int, Belief]:
     """How many tokens to probe with, 0 where it is not the time for it: whoever shares the step waits for it too."""
     k = min(max(bounds.minimum, PROBE_TOKENS), bounds.maximum)
     if view.warm and belief.probe_left:
@@ -444,24 +312,27 @@ def _probe(
     after = max(belief.probe_after, PROBE_DOUBLES_UP_TO) if is_heard else belief.probe_after
     if belief.plain_rounds < after * view.batch.rows or (is_heard and not view.warm):
         return 0, belief
+    costs, survivals = belief.lessons.model(view, now), judged_alone(survivals, view.price)
+    assert costs is not None  # else nothing would be known to lose
     rounds, later = 1 if view.warm else PROBE_ROUNDS, 2 * after
     if later > PROBE_DOUBLES_UP_TO:
         lost = costs.cost(k) / costs.baseline - 1 - sum(survivals[:k])
         later = max(PROBE_DOUBLES_UP_TO, ceil(rounds * lost / PROBE_LOSS))
     waited = belief._replace(plain_rounds=0, probe_after=later)
     if not is_heard:  # else what was heard stands: without hope it is long until more is
-        waited = waited._replace(acceptance=belief.acceptance.loosened())
-        survivals = waited.acceptance.survivals(bounds.maximum)
+        waited = waited._replace(lessons=belief.lessons.loosened(acceptance=True))
+        survivals = waited.lessons.survivals(bounds.maximum)
     if not _could_pay(bounds, costs, survivals):
         return 0, waited
-    return k, waited._replace(costs=belief.costs.loosened(), probe_left=rounds - 1, heard=0)
+    lessons = waited.lessons.loosened(costs=True)
+    return k, waited._replace(lessons=lessons, probe_left=rounds - 1, heard=0)
 
 
 def is_hopeless(belief: Belief, why: Why) -> bool:
     """Whether proposals would lose even with costs as low as they may have become since that choice: what is believed
     of acceptance leaves nothing to look for."""
     costs, bounds = why.costs, why.bounds
-    return costs is not None and not _could_pay(bounds, costs, belief.acceptance.survivals(bounds.maximum))
+    return costs is not None and not _could_pay(bounds, costs, belief.lessons.survivals(bounds.maximum))
 
 
 def _could_pay(bounds: Bounds, costs: Model, survivals: tuple[float, ...]) -> bool:

@@ -15,6 +15,7 @@ from typing import Final
 
 from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.cells import Lookahead, Shared
+from tandem_runtime.domain.lessons import IN_PYTHON, Beginning
 from tandem_runtime.domain.lookahead import Belief
 from tandem_runtime.domain.tokens import Drafter
 
@@ -53,8 +54,9 @@ class Segment:
 class Segments:
     """The cells of all segments. The least lately asked for is forgotten first."""
 
-    def __init__(self, most: int = MOST_SEGMENTS) -> None:
+    def __init__(self, most: int = MOST_SEGMENTS, beginning: Beginning = IN_PYTHON) -> None:
         self._most = most
+        self.beginning = beginning
         self._cells: dict[Segment, Shared] = {}
 
     def begin(self, segment: Segment) -> Lookahead:
@@ -77,7 +79,7 @@ class Segments:
         others = [other for other in self.of(segment.revision) if other[0].drafter is segment.drafter]
         others.sort(key=lambda other: other[0].adapter != segment.adapter)
         if not others:
-            return Shared()
+            return Shared(Belief(self.beginning.untaught))
         nearest = others[0][1]
-        known = Belief(nearest.belief.acceptance.loosened(), nearest.belief.costs)
-        return Shared(known, nearest.foresight.kindred())
+        lessons = nearest.belief.lessons.loosened(acceptance=True)
+        return Shared(Belief(lessons), nearest.foresight.kindred())

@@ -12,7 +12,7 @@ speculation: a revision without a draft that answers is served at K = 0.
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -59,10 +59,11 @@ HANG_UP_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """Where requests are counted."""
+    """Where requests are counted, and what is learnt of them."""
 
     ledger: Ledger
     metrics: Metrics
+    segments: Segments = field(default_factory=Segments)
 
 
 @dataclass(slots=True)
@@ -214,7 +215,7 @@ class Gateway:
         self._revoked: frozenset[str] = frozenset()
         """Tenants that had a key and have none."""
         self._forgetting: set[asyncio.Task[None]] = set()
-        self.segments = Segments()
+        self.segments = books.segments
         self.looks = Looks()
 
     @property

@@ -66,6 +66,8 @@ class RevisionStatus(TypedDict):
 
 
 class SpeculationStatus(TypedDict):
+    """`sums` is how the K rule comes by its sums: in C, or why in Python."""
+
     policy: int
     refused: str | None
     state: str
@@ -77,6 +79,7 @@ class SpeculationStatus(TypedDict):
     offPercent: int
     slotSeconds: int
     sessions: int
+    sums: str
     revisions: list[RevisionStatus]
 
 
@@ -98,6 +101,7 @@ def describe_speculation(gateway: Gateway) -> SpeculationStatus | dict[str, str 
         "offPercent": control.off_percent,
         "slotSeconds": control.slot_seconds,
         "sessions": gateway.sessions,
+        "sums": gateway.segments.beginning.about,
         "revisions": [_describe_revision(gateway, policy, revision) for revision in policy.revisions],
     }
 
