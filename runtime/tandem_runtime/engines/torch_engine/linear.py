@@ -4,7 +4,7 @@ Refuses to know layers, caches and steps.
 
 A verify of K + 1 rows reads the same weights as one row does, so it should cost nearly the same, and a row must have
 the same bits in either. Libraries give neither: they pick another routine, and another order of summation, by the
-number of rows. `product.c` does both, built (by `engines.native`) when an engine first loads. Where that cannot be,
+number of rows. `product.c` does both, built (by `native`) when an engine first loads. Where that cannot be,
 torch multiplies and the engine says why.
 """
 
