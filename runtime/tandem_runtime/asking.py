@@ -7,13 +7,13 @@ was over, DraftLost for a fault that nobody foresaw and for what is no answer, a
 it. Text goes on without a draft, so none of these ends a request.
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable
 from typing import TypeVar
 
 from tandem_runtime.domain.errors import DraftLate, DraftLost, TandemError, origin
 from tandem_runtime.domain.tokens import Proposal, ProposeRound, ScoreTokens
+from tandem_runtime.limits import within
 from tandem_runtime.ports import DraftEngine
 
 Answer = TypeVar("Answer")
@@ -23,14 +23,14 @@ log = logging.getLogger(__name__)
 
 async def in_time(limit_seconds: float, answer: Awaitable[Answer]) -> Answer:
     """Raises an error of the tree, whatever goes wrong."""
-    limit = asyncio.timeout(limit_seconds)
+    limit = within(limit_seconds)
     try:
-        async with limit:
+        with limit:
             return await answer
     except TandemError:
         raise
     except Exception as fault:
-        if limit.expired():
+        if limit.expired:
             raise DraftLate(f"no answer in {limit_seconds:.3g} s") from fault
         log.error("a draft failed: %s", origin(fault))  # a traceback may quote what was said
         raise DraftLost("it failed") from fault

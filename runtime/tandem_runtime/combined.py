@@ -250,7 +250,7 @@ class CombinedDraft:
         now, prefill = self.clock.monotonic(), member.unread and member.drafter is Drafter.MODEL
         member.answered(now, seconds=now - asked_at, tokens=len(proposal.ids), read=reads)
         survivals = proposal.survivals or (self.drafting.survivals_of(member.drafter, k) if proposal.ids else ())
-        return replace(proposal, drafter=member.drafter, survivals=survivals, prefill=prefill)
+        return proposal.of(member.drafter, survivals, prefill=prefill)
 
     async def _read(
         self, member: Member, limit_seconds: float, answer: Coroutine[Any, Any, Proposal]

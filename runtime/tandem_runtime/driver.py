@@ -29,6 +29,7 @@ from tandem_runtime.domain.lookahead import Bounds
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.states import State
 from tandem_runtime.domain.tokens import OpenSession, Priority, ProposeRound, RunRounds, Verdict
+from tandem_runtime.limits import within
 from tandem_runtime.listening import Listener
 from tandem_runtime.ports import Clock, DraftEngine, Observer, TargetEngine
 
@@ -299,7 +300,7 @@ class _Executor:
     async def _let_go(self, letting: Awaitable[None]) -> None:
         """Whatever comes of that, what was said stands. An engine that is gone has let go already."""
         try:
-            async with asyncio.timeout(self._engines.deadlines.close_seconds):
+            with within(self._engines.deadlines.close_seconds):
                 await letting
         except (TandemError, TimeoutError):
             return
@@ -310,7 +311,7 @@ class _Executor:
 async def _target(limit_seconds: float, answer: Awaitable[_T]) -> _T:
     """The target's answer in time, or TargetLate."""
     try:
-        async with asyncio.timeout(limit_seconds):
+        with within(limit_seconds):
             return await answer
     except TimeoutError as late:
         raise TargetLate(f"the target gave no answer in {limit_seconds} s") from late

@@ -21,6 +21,7 @@ from tandem_runtime.domain.tokens import (
     Verification,
     VerifyRound,
 )
+from tandem_runtime.domain.values import value
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,31 +74,31 @@ class OpenDraft:
     request: OpenSession
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Choose:
     """Say K for the next round, at most `most`."""
 
     most: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Propose:
     request: ProposeRound
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Verify:
     request: VerifyRound
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Run:
     """Take the next verdict of this run; the same command comes again until the run is over."""
 
     request: RunRounds
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Emit:
     """Verified tokens, in order, with the text that may be shown by now (it can be empty, and can lag behind)."""
 
@@ -115,7 +116,7 @@ class Finish:
 Command: TypeAlias = OpenTarget | OpenDraft | Choose | Propose | Verify | Run | Emit | Finish
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Spent:
     """How long the round took, as `Round` defines it."""
 

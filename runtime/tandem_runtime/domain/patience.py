@@ -31,6 +31,7 @@ from tandem_runtime.domain.errors import (
     StaleOffset,
     TandemError,
 )
+from tandem_runtime.domain.values import value
 
 LONGEST_WAIT_SECONDS = 4.0
 LONGEST_READ_SECONDS = 60.0
@@ -78,7 +79,7 @@ def trouble_of(error: TandemError, *, burdened: bool) -> Trouble:
             return Trouble(Whose.DRAFTER)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Record:
     """What is remembered of a drafter. `token_seconds`: what it took per proposed token; None: it never answered."""
 
@@ -122,10 +123,12 @@ def gave_up(record: Record, now: float, *, asked_at: float) -> Record:
 
 def answered(record: Record, now: float, *, seconds: float, tokens: int, read: bool) -> Record:
     """It gave a proposal in order, of `tokens` tokens; `read`: it had to read first, so the time says nothing."""
+    token_seconds, tells = record.token_seconds, tokens > 0 and not read
+    if not (record.failures or tells):
+        return record  # nothing is forgiven, and nothing learnt
     good = record.good + 1
     failures = record.failures if good < FORGIVEN_AFTER else 0
-    token_seconds = record.token_seconds
-    if tokens and not read:
+    if tells:
         usual = seconds / tokens if token_seconds is None else token_seconds
         token_seconds = KEPT * usual + (1 - KEPT) * seconds / tokens
     return Record(token_seconds, failures, good, record.failed_at, rests_until=now)

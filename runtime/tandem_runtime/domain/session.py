@@ -83,6 +83,10 @@ class Session:
         self.request = request
         budget = min(request.endings.max_tokens, request.target_length - len(request.prompt))
         self._budget = max(budget, 0)
+        self._draft_room = (request.draft_length or 0) - len(request.prompt)
+        """Tokens of output that a draft can hold."""
+        self._reach = min(self._budget - 1, self._draft_room)
+        """Offset up to which something can be proposed: a round adds one token more than stand in its proposal."""
         self._reader = Reader(replace(request.endings, max_tokens=self._budget), request.decode, request.prompt)
         self._state = State.OPENING
         self._output: list[TokenId] = []
@@ -141,7 +145,7 @@ class Session:
             case State.CHOOSING:
                 return Choose(self._most())
             case State.OPENING_DRAFT:
-                return OpenDraft(self._open(min(self._budget, self._draft_room())))
+                return OpenDraft(self._open(min(self._budget, self._draft_room)))
             case State.PROPOSING:
                 return Propose(self._propose_round())
             case State.VERIFYING:
@@ -251,7 +255,7 @@ class Session:
         if self._state is not State.RUNNING or self._most() == 0:
             return None
         if not self._draft.incarnation:
-            return self._open(min(self._budget, self._draft_room()))
+            return self._open(min(self._budget, self._draft_room))
         base, behind = self._draft_base, len(self._output) - self._draft_base
         if behind < least:
             return None
@@ -302,13 +306,10 @@ class Session:
         self._run = RunRounds(self.request.session, self._target.incarnation, len(self._ks), offset, tokens)
 
     def _most(self) -> int:
-        """Tokens that fit in a proposal: the round adds one more, so one less than the budget left."""
+        """Tokens that fit in a proposal."""
         if self._draft_resumes_at is None or len(self._output) < self._draft_resumes_at:
             return 0
-        return max(min(self._budget - len(self._output) - 1, self._draft_room() - len(self._output)), 0)
-
-    def _draft_room(self) -> int:
-        return (self.request.draft_length or 0) - len(self.request.prompt)
+        return max(self._reach - len(self._output), 0)
 
     def _open(self, max_tokens: int) -> OpenSession:
         request = self.request

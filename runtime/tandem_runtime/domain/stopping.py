@@ -15,9 +15,11 @@ tokenizers drop a space at the start of a text, and the characters already given
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 from tandem_runtime.domain.tokens import FinishReason, TokenId
+from tandem_runtime.domain.values import value
 
 Decode: TypeAlias = Callable[[Sequence[TokenId]], str]
 
@@ -72,7 +74,13 @@ class Detokenizer:
     def _slide(self, start: int) -> None:
         self._window = self._window[start:]
         self._fresh = len(self._window)
-        self._given = len(_whole(self._decode(self._window)))
+        self._given = _characters(self._decode, tuple(self._window))
+
+
+@lru_cache(1 << 14)
+def _characters(decode: Decode, ids: tuple[TokenId, ...]) -> int:
+    """Whole ones that these ids have by themselves. Most windows are of one token, and most tokens come again."""
+    return len(_whole(decode(ids)))
 
 
 def _whole(text: str) -> str:
@@ -118,7 +126,7 @@ class StopScanner:
         return 0
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Reading:
     """What one token did: text that may be shown now, and the reason if the output ends with this token."""
 

@@ -17,6 +17,7 @@ from typing import NewType, TypeAlias
 
 from tandem_runtime.domain.adapters import AdapterFacts
 from tandem_runtime.domain.errors import BadRequest
+from tandem_runtime.domain.values import value
 
 TokenId: TypeAlias = int
 SessionId = NewType("SessionId", str)
@@ -154,7 +155,7 @@ class SparseRow:
     probabilities: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Proposal:
     """K guesses and, in rejection and block mode, the K distributions they were drawn from (absent in coupled mode)."""
 
@@ -175,6 +176,20 @@ class Proposal:
     ahead: "Ahead | None" = None
     """What came of drafting ahead for this proposal; None: nothing was."""
 
+    def of(self, drafter: Drafter, survivals: tuple[float, ...], *, prefill: bool) -> "Proposal":
+        """The same, with what the asker knows of it."""
+        return Proposal(
+            self.ids,
+            self.q,
+            self.draft_seconds,
+            self.rows,
+            drafter,
+            survivals,
+            prefill,
+            self.confidences,
+            self.ahead,
+        )
+
     def first(self, k: int) -> "Proposal":
         """Its first `k` guesses."""
         q = None if self.q is None else self.q[:k]
@@ -189,7 +204,7 @@ class TokenLogprob:
     top: tuple[tuple[TokenId, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Verdict:
     """What the target says of one proposal: `accepted` of its ids stand, then `token` follows.
 
@@ -253,7 +268,7 @@ class Opened:
     cached_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class VerifyRound:
     """Judge `proposal`, which continues the output at `offset`. The same round again returns the stored verdict.
 
@@ -270,7 +285,7 @@ class VerifyRound:
     survivals: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class RunRounds:
     """Go on alone from `offset` for up to `max_tokens` empty rounds, numbered from `round`, or to an end token."""
 
@@ -321,7 +336,7 @@ class Stop:
         return prod(self.acceptance[kind_of(each)] for each in confidences) <= self.least
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Outlook:
     """That a draft is to prepare its next answer while this one is verified; see `domain.ahead`."""
 
@@ -337,7 +352,7 @@ class Outlook:
         return self if k >= len(self.survivals) else replace(self, survivals=self.survivals[:k])
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ProposeRound:
     """Offer `k` tokens after the output so far. `committed` holds the tokens committed since `base` (an offset)."""
 
@@ -352,7 +367,7 @@ class ProposeRound:
     """Go on once this is answered. A draft that cannot draft ahead ignores it."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ScoreTokens:
     """For each of `ids`, emitted by the target from `base` on: would this draft have proposed it? (coupled match)"""
 
@@ -377,7 +392,7 @@ class Capabilities:
     adapters: tuple[AdapterFacts, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Ahead:
     """What came of a proposal that was drafted while the one before it was verified."""
 
@@ -387,7 +402,7 @@ class Ahead:
     """Tokens that were drafted for outcomes that did not happen."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Round:
     """One propose-verify exchange as controller, metrics and evidence read it: the one definition for all three.
 
