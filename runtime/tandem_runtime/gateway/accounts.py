@@ -15,6 +15,7 @@ from tandem_runtime.domain.replay import Replay, Result
 from tandem_runtime.domain.routing import bucket_of
 from tandem_runtime.domain.slots import counted_slot, is_off, slot_number
 from tandem_runtime.domain.tokens import Drafter, Round, Verification
+from tandem_runtime.domain.values import value
 from tandem_runtime.gateway.replies import CompletionDetails, SpeculationReport
 from tandem_runtime.policy import PolicyInForce
 from tandem_runtime.telemetry import Metrics
@@ -45,6 +46,17 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
+class Terms:
+    """What one policy means for one request: worked out once, since each round asks several times. `plain`: it has the
+    request decode plainly, for what it is; `is_ordinary` is the account's."""
+
+    policy: Policy
+    revision: PairRevision
+    plain: bool
+    is_ordinary: bool
+
+
+@value(frozen=True, slots=True)
 class RoundPlace:
     """Where a round ran: on which target pod, whether a draft was at hand, and whether both pods had warmed up."""
 
@@ -66,35 +78,43 @@ class Account:
         self._segments = assignment.policy.segments_of(assignment.kind)
         self._bucket = bucket_of(assignment.unit)
         self._stretch_tokens, self._stretch_seconds = 0, 0.0
+        self._terms = self._terms_of(assignment.policy)
         self._speculated = False
         self._arm = Arm.OFF
         self._rounds = self._proposed = self._accepted = self._rejections = 0
         self._predicted_accepted = self._predicted_rejected = 0
 
     @property
+    def terms(self) -> Terms:
+        """What the policy in force means for this request."""
+        policy = self._in_force.policy
+        if policy is not self._terms.policy and policy is not None:
+            self._terms = self._terms_of(policy)
+        return self._terms
+
+    def _terms_of(self, policy: Policy) -> Terms:
+        began, plain = self._assignment.revision, policy.is_plain(self._assignment.kind)
+        is_ordinary = not self._assignment.wish.steers and not plain
+        return Terms(policy, policy.revision(began.name) or began, plain, is_ordinary)
+
+    @property
     def policy(self) -> Policy:
         """The policy in force now."""
-        return self._in_force.policy or self._assignment.policy
+        return self.terms.policy
 
     @property
     def revision(self) -> PairRevision:
         """The request's revision as the policy in force has it; a retired one stays as it was."""
-        began = self._assignment.revision
-        return self.policy.revision(began.name) or began
+        return self.terms.revision
 
     @property
     def adapter(self) -> AdapterDigest | None:
         return self._assignment.adapter
 
     @property
-    def plain(self) -> bool:
-        """Whether the policy in force has this request decode plainly, for what it is."""
-        return self.policy.is_plain(self._assignment.kind)
-
-    @property
     def is_ordinary(self) -> bool:
         """Whether it says anything about the deployment, beyond that it was served."""
-        return not self._assignment.wish.steers and not self.plain
+        return self.terms.is_ordinary
 
     def add_round(self, round: Round, place: RoundPlace) -> None:
         self._rounds += 1
@@ -104,13 +124,13 @@ class Account:
         if round.drafter is Drafter.PREDICTION:
             self._predicted_accepted += round.accepted
             self._predicted_rejected += round.proposed - round.unjudged - round.cut - round.accepted
-        policy, revision = self.policy, self.revision
-        self._arm = arm_at(policy, place.pod, wall=round.started)
-        self._metrics.add_round(round, revision=revision.name, arm=self._arm)
-        if place.warm and self.is_ordinary:
+        terms = self.terms
+        self._arm = arm_at(terms.policy, place.pod, wall=round.started)
+        self._metrics.add_round(round, revision=terms.revision.name, arm=self._arm)
+        if place.warm and terms.is_ordinary:
             self._add_to_stratum(round)
-            self._add_to_stretch(round, place, revision)
-            self._add_to_slot(round, place, policy, revision)
+            self._add_to_stretch(round, place, terms.revision)
+            self._add_to_slot(round, place, terms.policy, terms.revision)
 
     def _add_to_stretch(self, round: Round, place: RoundPlace, revision: PairRevision) -> None:
         """On slots alone: plain decoding would be the slowest of a pair that pays, and hide how slow that gets."""

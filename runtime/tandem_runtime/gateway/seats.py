@@ -32,7 +32,7 @@ from tandem_runtime.domain.tokens import (
 )
 from tandem_runtime.drafters import LookupDraft, draft_capabilities
 from tandem_runtime.driver import Engines, generate
-from tandem_runtime.gateway.accounts import Account, RoundPlace, arm_at
+from tandem_runtime.gateway.accounts import Account, RoundPlace, Terms, arm_at
 from tandem_runtime.ports import Clock, DraftEngine, Remembering, TargetEngine
 from tandem_runtime.reading import read_prompt
 from tandem_runtime.replicas import Pool, Replica
@@ -112,6 +112,7 @@ class Seat:
         self._foretold = foretold
         self._lost: set[str] = set()
         self._reopened = 0
+        self._allowed: tuple[Terms, bool, bool, Bounds] | None = None
         self._target = self._borrow_target()
         self._drafts = self._borrow_drafts()
         wall = clock.wall()
@@ -216,17 +217,16 @@ class Seat:
         self._account.add_round(round, place)
 
     def _allowance(self) -> Bounds:
-        account = self._account
-        arm = arm_at(account.policy, self._target.uid, wall=self._clock.wall())
-        allowed = allowance(
-            account.policy,
-            account.revision,
-            self._wish,
-            has_draft=any(each.connected() for each in self._drafts.values()),
-            slot_on=arm is Arm.ON,
-            plain=account.plain,
-        )
-        return allowed.bounds
+        """Asked before each round; what it was the last time holds for the same terms, arm and drafts."""
+        terms = self._account.terms
+        slot_on = arm_at(terms.policy, self._target.uid, wall=self._clock.wall()) is Arm.ON
+        has_draft = any(each.connected() for each in self._drafts.values())
+        if self._allowed is None or self._allowed[:3] != (terms, slot_on, has_draft):
+            allowed = allowance(
+                terms.policy, terms.revision, self._wish, has_draft=has_draft, slot_on=slot_on, plain=terms.plain
+            )
+            self._allowed = terms, slot_on, has_draft, allowed.bounds
+        return self._allowed[3]
 
     def _borrow_target(self) -> Replica[TargetEngine]:
         revision = self._account.revision
