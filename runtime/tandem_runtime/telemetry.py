@@ -16,16 +16,19 @@ Refuses to know what they are judged by: the operator reads `/internal/evidence`
 rounds that read a prompt; output tokens do not. What was proposed has one label more: by which `drafter`.
 """
 
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from itertools import accumulate
+from math import inf
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
 
 from tandem_runtime.domain.evidence import Arm
 from tandem_runtime.domain.replay import Result
 from tandem_runtime.domain.tokens import Round
-
-Metric = TypeVar("Metric", Counter, Histogram)
 
 LABELS = ("revision", "arm")
 NO_REVISION = ""
@@ -62,11 +65,11 @@ class Metrics:
         self._output = self._counter("output_tokens", "Tokens of answers, end tokens included.")
         self._decode = self._counter("decode_seconds", "Seconds of decoding, summed over sequences.")
         self._requests = self._counter("requests", "Requests by HTTP status; 499 is a caller that left.", "code")
-        self._replays = Counter(
-            "tandem_exactness_replays",
+        self._replays = _Counter(
+            self.registry,
+            "exactness_replays",
             "Finished answers by what their replay without speculation showed.",
             ("revision", "result"),
-            registry=self.registry,
         )
         self._first = self._histogram(
             "time_to_first_token_seconds", "From the request to its first token.", FIRST_TOKEN_BUCKETS
@@ -76,30 +79,30 @@ class Metrics:
         )
 
     def add_round(self, round: Round, *, revision: str, arm: Arm) -> None:
-        self._output.of(revision, arm).inc(round.emitted)
+        self._output.add(round.emitted, revision, arm)
         if not round.prefill:
-            self._decode.of(revision, arm).inc(round.seconds)
-            self._between.of(revision, arm).observe(round.seconds)
+            self._decode.add(round.seconds, revision, arm)
+            self._between.add(round.seconds, revision, arm)
         if round.proposed:
-            labels = revision, arm, round.drafter
-            self._drafts.of(*labels).inc()
-            self._proposed.of(*labels).inc(round.proposed)
-            self._accepted.of(*labels).inc(round.accepted)
-            self._unjudged.of(*labels).inc(round.unjudged)
+            drafter = round.drafter
+            self._drafts.add(1, revision, arm, drafter)
+            self._proposed.add(round.proposed, revision, arm, drafter)
+            self._accepted.add(round.accepted, revision, arm, drafter)
+            self._unjudged.add(round.unjudged, revision, arm, drafter)
             for position in range(round.accepted):
-                self._positions.of(*labels, position).inc()
+                self._positions.add(1, revision, arm, drafter, position)
         if round.ahead is not None:
-            self._prepared.of(revision, arm, "hit" if round.ahead.hit else "miss").inc()
-            self._wasted.of(revision, arm).inc(round.ahead.wasted)
+            self._prepared.add(1, revision, arm, "hit" if round.ahead.hit else "miss")
+            self._wasted.add(round.ahead.wasted, revision, arm)
 
     def add_first_token(self, seconds: float, *, revision: str, arm: Arm) -> None:
-        self._first.of(revision, arm).observe(seconds)
+        self._first.add(seconds, revision, arm)
 
     def add_request(self, code: int, *, revision: str = NO_REVISION, arm: Arm = Arm.OFF) -> None:
-        self._requests.of(revision, arm, code).inc()
+        self._requests.add(1, revision, arm, code)
 
     def add_replay(self, result: Result, *, revision: str) -> None:
-        self._replays.labels(revision, result.value).inc()
+        self._replays.add(1, revision, result.value)
 
     def watch_keys(self, is_stale: Callable[[], bool]) -> None:
         """Show whether API keys are in force that their file does not say any more."""
@@ -110,23 +113,52 @@ class Metrics:
         """Prometheus text."""
         return generate_latest(self.registry)
 
-    def _counter(self, name: str, help_text: str, *more_labels: str) -> "_Labelled[Counter]":
-        return _Labelled(Counter(f"tandem_{name}", help_text, (*LABELS, *more_labels), registry=self.registry))
+    def _counter(self, name: str, about: str, *more_labels: str) -> "_Counter":
+        return _Counter(self.registry, name, about, (*LABELS, *more_labels))
 
-    def _histogram(self, name: str, help_text: str, buckets: tuple[float, ...]) -> "_Labelled[Histogram]":
-        return _Labelled(Histogram(f"tandem_{name}", help_text, LABELS, buckets=buckets, registry=self.registry))
+    def _histogram(self, name: str, about: str, edges: tuple[float, ...]) -> "_Histogram":
+        return _Histogram(self.registry, name, about, LABELS, edges)
 
 
-class _Labelled(Generic[Metric]):
-    """A metric whose cells are kept by their labels: the library makes texts of all of them, under a lock, at each
-    look-up, and a round has a dozen."""
+class _Counter(Collector):
+    """Sums by labels. The library's own lock each of theirs, for threads that a gateway has not, and a round has a
+    dozen."""
 
-    def __init__(self, metric: Metric) -> None:
-        self._metric: Metric = metric
-        self._cells: dict[tuple[str | int, ...], Metric] = {}
+    def __init__(self, registry: CollectorRegistry, name: str, about: str, labels: tuple[str, ...]) -> None:
+        self._name, self._about, self._labels = f"tandem_{name}", about, labels
+        self._sums: defaultdict[tuple[str | int, ...], float] = defaultdict(float)
+        registry.register(self)
 
-    def of(self, *labels: str | int) -> Metric:
-        cell = self._cells.get(labels)
-        if cell is None:
-            cell = self._cells[labels] = self._metric.labels(*labels)
-        return cell
+    def add(self, amount: float, *labels: str | int) -> None:
+        self._sums[labels] += amount
+
+    def collect(self) -> Iterable[Metric]:
+        family = CounterMetricFamily(self._name, self._about, labels=self._labels)
+        for labels, total in self._sums.items():
+            family.add_metric([str(label) for label in labels], total)
+        return (family,)
+
+
+class _Histogram(Collector):
+    """Likewise: how often something was at most as much as each edge, and what all of it was."""
+
+    def __init__(
+        self, registry: CollectorRegistry, name: str, about: str, labels: tuple[str, ...], edges: tuple[float, ...]
+    ) -> None:
+        self._name, self._about, self._labels = f"tandem_{name}", about, labels
+        self._edges = (*edges, inf)
+        self._sums: defaultdict[tuple[str, ...], float] = defaultdict(float)
+        self._counts: defaultdict[tuple[str, ...], list[int]] = defaultdict(lambda: [0] * len(self._edges))
+        registry.register(self)
+
+    def add(self, value: float, *labels: str) -> None:
+        self._sums[labels] += value
+        self._counts[labels][bisect_left(self._edges, value)] += 1
+
+    def collect(self) -> Iterable[Metric]:
+        family = HistogramMetricFamily(self._name, self._about, labels=self._labels)
+        names = [*map(str, self._edges[:-1]), "+Inf"]
+        for labels, counts in self._counts.items():
+            buckets = list(zip(names, accumulate(counts), strict=True))
+            family.add_metric([str(label) for label in labels], buckets, self._sums[labels])
+        return (family,)
