@@ -406,7 +406,7 @@ async def test_a_silent_stream_is_kept_alive_by_comments(monkeypatch: pytest.Mon
                 if line.startswith(":"):
                     go_on.set()
     assert ": keep-alive" in lines
-    assert "".join(line for line in lines if line.startswith("data: {")).count('"text": ') == 5
+    assert "".join(line for line in lines if line.startswith("data: {")).count('"text":') == 5
 
 
 async def test_readiness_needs_a_policy_and_a_target_and_no_draft() -> None:

@@ -8,7 +8,6 @@ is an event in the stream, which then ends without `[DONE]`.
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, TypeVar
 
+from pydantic_core import to_json
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
@@ -148,7 +148,7 @@ def _frame(stream: ReplyStream, reply: Reply, pair: tuple[int, Item] | None) -> 
             chunks = stream.emitted(index, emit)
         case index, Finish() as finish:
             chunks = stream.finished(index, finish.reason, reply.report(), reply.details())
-    return b"".join(sse.frame_event(json.dumps(chunk)) for chunk in chunks)
+    return b"".join([sse.frame_line(to_json(chunk)) for chunk in chunks])
 
 
 def _stream_start() -> dict[str, Any]:

@@ -11,6 +11,11 @@ DONE = b"data: [DONE]\n\n"
 MEDIA_TYPE = "text/event-stream"
 
 
+def frame_line(line: bytes) -> bytes:
+    """One event that holds no line ends, as JSON does not."""
+    return b"data: %b\n\n" % line
+
+
 def frame_event(data: str) -> bytes:
     """One event. `data` may hold line ends of any kind; each starts another `data:` line."""
     lines = data.replace("\r\n", "\n").replace("\r", "\n").split("\n")
