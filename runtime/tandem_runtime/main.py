@@ -119,6 +119,9 @@ def until_signalled(serve: Callable[[asyncio.Event], Awaitable[None]]) -> None:
         await serve(ending)
 
     gc.freeze()  # what the libraries hold for good is not looked through again while every stream waits
+    gc.set_threshold(
+        10_000
+    )  # by the usual 700 a tenth of a gateway's time went into looking for garbage: requests leave none
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run())
 
