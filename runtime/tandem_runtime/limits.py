@@ -15,7 +15,6 @@ import asyncio
 from math import inf
 from types import TracebackType
 from typing import Self
-from weakref import WeakKeyDictionary
 
 PRECISION_SECONDS = 0.0005
 """Loops set timers by whole milliseconds, so that one may go off by so much too soon."""
@@ -31,19 +30,25 @@ class within:  # noqa: N801  # read as a word of the language, like `suppress` a
         self.expired = False
 
     def __enter__(self) -> Self:
-        task = asyncio.current_task()
-        assert task is not None, "what is to be cancelled is a task"
         loop = asyncio.get_running_loop()
-        self._task, self._cancelling = task, task.cancelling()
+        task = asyncio.current_task(loop)
+        assert task is not None, "what is to be cancelled is a task"
+        watch = _watches.get(loop)
+        if watch is None:
+            watch = _watches[loop] = _Watch(loop)
+        self._task, self._cancelling, self._watch = task, task.cancelling(), watch
         self.ends_at = loop.time() + self._seconds
-        self._watch = _watch_of(loop)
-        self._watch.begin(self, loop)
+        watch.waits.add(self)
+        if self.ends_at < watch.due:
+            watch.set(self.ends_at)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._watch.end(self)
+        self._watch.waits.discard(self)
+        if not self._watch.waits:
+            self._watch.end()
         if self.expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
@@ -53,51 +58,36 @@ class within:  # noqa: N801  # read as a word of the language, like `suppress` a
 
 
 class _Watch:
-    """The waits of one loop, and its timer for them."""
+    """The waits of one loop, and its timer for them; of the loop's last wait nothing is left behind."""
 
-    def __init__(self) -> None:
-        self._waits: set[within] = set()
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
-        self._due = inf
+        self.due = inf
         """When that goes off."""
+        self.waits: set[within] = set()
 
-    def begin(self, wait: within, loop: asyncio.AbstractEventLoop) -> None:
-        self._waits.add(wait)
-        if wait.ends_at < self._due:
-            self._set(wait.ends_at, loop)
-
-    def end(self, wait: within) -> None:
-        """A loop on which nobody waits has no timer left behind."""
-        self._waits.discard(wait)
-        if not self._waits:
-            self._unset()
-
-    def _set(self, due: float, loop: asyncio.AbstractEventLoop) -> None:
-        self._unset()
-        self._due, self._timer = due, loop.call_at(due, self._look)
-
-    def _unset(self) -> None:
+    def set(self, due: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._due, self._timer = inf, None
+        self.due, self._timer = due, self._loop.call_at(due, self._look)
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if _watches.get(self._loop) is self:  # several that end at once end it once
+            del _watches[self._loop]
 
     def _look(self) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time() + PRECISION_SECONDS
-        self._due, self._timer = inf, None
-        over = [each for each in self._waits if each.ends_at <= now]
-        self._waits.difference_update(over)
+        now = self._loop.time() + PRECISION_SECONDS
+        over = [each for each in self.waits if each.ends_at <= now]
+        self.waits.difference_update(over)
         for wait in sorted(over, key=lambda each: each.ends_at):
             wait.expire()
-        if self._waits:
-            self._set(min(wait.ends_at for wait in self._waits), loop)
+        self.due, self._timer = inf, None
+        if self.waits:
+            self.set(min(wait.ends_at for wait in self.waits))
 
 
-_watches: WeakKeyDictionary[asyncio.AbstractEventLoop, _Watch] = WeakKeyDictionary()
-
-
-def _watch_of(loop: asyncio.AbstractEventLoop) -> _Watch:
-    watch = _watches.get(loop)
-    if watch is None:
-        watch = _watches[loop] = _Watch()
-    return watch
+_watches: dict[asyncio.AbstractEventLoop, _Watch] = {}
+"""Of the loops on which somebody waits."""
