@@ -69,6 +69,8 @@ DRAFT_LOSSES = 4
 TARGET_LOSSES = 3
 """So many losses in a row, without a token between, fail the request."""
 
+NOTHING = Proposal()
+
 Overheard: TypeAlias = OpenSession | ProposeRound | ScoreTokens
 """What is asked of a draft beside a run."""
 
@@ -96,7 +98,7 @@ class Session:
         self._draft = _Link()
         self._draft_base = 0
         self._draft_resumes_at: int | None = 0
-        self._proposal = Proposal()
+        self._proposal = NOTHING
         self._k = 0
         self._stop: Stop | None = None
         self._survivals: tuple[float, ...] = ()
@@ -216,7 +218,7 @@ class Session:
         tokens, ended = self._commit(ids, verdict.logprobs)
         round = self._count(verdict, spent, emitted=len(tokens))
         self._draft_base += min(verdict.accepted, len(tokens)) if self._proposal.ids else 0
-        self._proposal = Proposal()
+        self._proposal = NOTHING
         self._target.losses = 0
         self._move(Signal.VERIFIED if ended is None else Signal.ENDED)
         return round
@@ -246,7 +248,7 @@ class Session:
             raise cause
         self._move(Signal.TARGET_LOST)
         self._target.lost()
-        self._proposal = Proposal()
+        self._proposal = NOTHING
 
     def overhear(self, least: int) -> Overheard | None:
         """What may be asked of the draft beside a run, so that it follows what the target says alone: to hold the
@@ -288,13 +290,15 @@ class Session:
             self._state = State.CANCELLED
             self._emits.clear()
 
-    def _demand(self, signal: Signal) -> None:
-        if (self._state, signal) not in TRANSITIONS:
+    def _demand(self, signal: Signal) -> State:
+        """Where it leads from here."""
+        state = TRANSITIONS.get((self._state, signal))
+        if state is None:
             raise OutOfOrder(f"the session is {self._state} and was told: {signal}")
+        return state
 
     def _move(self, signal: Signal) -> None:
-        self._demand(signal)
-        self._state = TRANSITIONS[self._state, signal]
+        self._state = self._demand(signal)
 
     def _will_run(self, signal: Signal = Signal.WILL_RUN, *, most: int = RUN_TOKENS) -> None:
         self._move(signal)

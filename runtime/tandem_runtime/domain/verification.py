@@ -191,6 +191,8 @@ def admissible(proposal: Proposal, *, vocab_size: int) -> Proposal:
 
     That is read off q where there is one. Read off the drawn id it would depend on the draw, and the law would suffer.
     """
+    if proposal.q is None and _are_known(proposal.ids, vocab_size):
+        return proposal
     for position, token in enumerate(proposal.ids):
         row = None if proposal.q is None or position >= len(proposal.q) else proposal.q[position]
         ids = (token,) if row is None else row.ids
@@ -202,10 +204,10 @@ def admissible(proposal: Proposal, *, vocab_size: int) -> Proposal:
 def refuse_bad_proposal(proposal: Proposal, verification: Verification, *, vocab_size: int) -> None:
     """Raises BadRequest, naming the field, for what no draft can have drawn: ids outside the vocabulary, rows of q that
     are missing, too many, or no law, and a token that its own row excludes. In coupled mode q is not looked at."""
-    for position, token in enumerate(proposal.ids):
-        if not 0 <= token < vocab_size:
-            path = f"proposal.ids[{position}]"
-            raise BadRequest(f"{path} is {token}; this model knows 0 to {vocab_size - 1}", parameter=path)
+    if not _are_known(proposal.ids, vocab_size):
+        position, token = next((at, id) for at, id in enumerate(proposal.ids) if not 0 <= id < vocab_size)
+        path = f"proposal.ids[{position}]"
+        raise BadRequest(f"{path} is {token}; this model knows 0 to {vocab_size - 1}", parameter=path)
     if verification is Verification.COUPLED:
         return
     rows = proposal.q or ()
@@ -217,6 +219,10 @@ def refuse_bad_proposal(proposal: Proposal, verification: Verification, *, vocab
     for position, (token, row) in enumerate(zip(proposal.ids, rows, strict=True)):
         refuse_bad_row(row, f"proposal.q[{position}]")
         offered(dict(zip(row.ids, row.probabilities, strict=True)), token, position)
+
+
+def _are_known(ids: tuple[TokenId, ...], vocab_size: int) -> bool:
+    return not ids or (min(ids) >= 0 and max(ids) < vocab_size)
 
 
 def refuse_bad_row(row: SparseRow, path: str) -> None:

@@ -145,9 +145,10 @@ class House:
 
     def _bucket(self, guest: Guest) -> _Bucket | None:
         """As of now; None where tokens are not counted."""
-        rate, now = guest.quota.tokens_per_minute, self._clock.monotonic()
+        rate = guest.quota.tokens_per_minute
         if rate is None:
             return None
+        now = self._clock.monotonic()
         bucket = self._buckets.setdefault(guest.tenant, _Bucket(float(rate), now))
         bucket.fill(rate, now)
         return bucket
