@@ -38,7 +38,7 @@ class within:  # noqa: N801  # read as a word of the language, like `suppress` a
             watch = _watches[loop] = _Watch(loop)
         self._task, self._cancelling, self._watch = task, task.cancelling(), watch
         self.ends_at = loop.time() + self._seconds
-        watch.waits.add(self)
+        watch.waits[self] = None
         if self.ends_at < watch.due:
             watch.set(self.ends_at)
         return self
@@ -46,7 +46,7 @@ class within:  # noqa: N801  # read as a word of the language, like `suppress` a
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._watch.waits.discard(self)
+        self._watch.waits.pop(self, None)
         if not self._watch.waits:
             self._watch.end()
         if self.expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
@@ -65,7 +65,8 @@ class _Watch:
         self._timer: asyncio.TimerHandle | None = None
         self.due = inf
         """When that goes off."""
-        self.waits: set[within] = set()
+        self.waits: dict[within, None] = {}
+        """In the order in which they began, so that runs in virtual time repeat."""
 
     def set(self, due: float) -> None:
         if self._timer is not None:
@@ -81,8 +82,8 @@ class _Watch:
     def _look(self) -> None:
         now = self._loop.time() + PRECISION_SECONDS
         over = [each for each in self.waits if each.ends_at <= now]
-        self.waits.difference_update(over)
         for wait in sorted(over, key=lambda each: each.ends_at):
+            del self.waits[wait]
             wait.expire()
         self.due, self._timer = inf, None
         if self.waits:

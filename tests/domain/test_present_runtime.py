@@ -149,6 +149,10 @@ def test_line_ends_in_data_become_lines_of_the_event(text: str) -> None:
     assert read_events(sse.frame_event(text)) == [text.replace("\r\n", "\n").replace("\r", "\n")]
 
 
+def test_a_line_is_framed_as_an_event_of_one_line() -> None:
+    assert sse.frame_line('{"text":"é"}'.encode()) == sse.frame_event('{"text":"é"}')
+
+
 def read_events(stream: bytes) -> list[str]:
     """A reader after the HTML standard, section 9.2.6, fed with one byte at a time."""
     events: list[str] = []
