@@ -37,6 +37,7 @@ from tandem_runtime.domain.patience import (
 )
 from tandem_runtime.domain.session import SCORED_TOKENS
 from tandem_runtime.domain.tokens import (
+    NOTHING,
     Capabilities,
     Drafter,
     Incarnation,
@@ -224,7 +225,7 @@ class CombinedDraft:
         if self._request is None or not heard <= base <= heard + len(offered):
             raise DraftForgot(f"the round begins at offset {base}; this draft has heard of {heard} tokens")
         self._output += (*offered[: base - heard], *committed)
-        self._offered = Proposal()
+        self._offered = NOTHING
 
     def _offer(self, proposal: Proposal) -> Proposal:
         self._offered = proposal

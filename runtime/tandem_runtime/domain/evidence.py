@@ -263,7 +263,9 @@ class Ledger:
 
     def add_decode(self, key: SlotKey, *, ends_at: float, tokens: int, seconds: float) -> None:
         """Count a decode round that lay wholly in the counted part of a slot that ends at `ends_at`."""
-        sums = self._slots.setdefault(key, SlotSums(ends_at=ends_at))
+        sums = self._slots.get(key)
+        if sums is None:
+            sums = self._slots[key] = SlotSums(ends_at=ends_at)
         sums.tokens += tokens
         sums.seconds += seconds
 

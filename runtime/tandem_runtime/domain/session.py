@@ -35,6 +35,7 @@ from tandem_runtime.domain.errors import BadRequest, DraftLost, OutOfOrder, Stal
 from tandem_runtime.domain.states import FINAL, TRANSITIONS, Signal, State
 from tandem_runtime.domain.stopping import Reader
 from tandem_runtime.domain.tokens import (
+    NOTHING,
     Drafter,
     FinishReason,
     Incarnation,
@@ -68,8 +69,6 @@ DRAFT_LOSSES = 4
 """After so many the draft is not tried again."""
 TARGET_LOSSES = 3
 """So many losses in a row, without a token between, fail the request."""
-
-NOTHING = Proposal()
 
 Overheard: TypeAlias = OpenSession | ProposeRound | ScoreTokens
 """What is asked of a draft beside a run."""

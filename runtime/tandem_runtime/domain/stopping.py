@@ -58,7 +58,7 @@ class Detokenizer:
         """The characters that `token` completes; empty while a character is incomplete."""
         self._window.append(token)
         text = self._decode(self._window)
-        whole = _whole(text)
+        whole = _whole(text) if text.endswith(_INCOMPLETE) else text
         piece = whole[self._given :]
         self._given = max(self._given, len(whole))
         if whole == text:

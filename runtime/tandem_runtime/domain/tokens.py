@@ -196,6 +196,9 @@ class Proposal:
         return replace(self, ids=self.ids[:k], q=q, survivals=self.survivals[:k], confidences=self.confidences[:k])
 
 
+NOTHING = Proposal()
+
+
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """The target's raw log-probability of an emitted token, and of the likeliest ones in `top`, likeliest first."""
