@@ -14,6 +14,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from tandem_runtime.domain.errors import BadRequest, Overloaded, SessionLost, TandemError, TargetLost, origin
@@ -134,11 +135,14 @@ class Conversation:
         task = asyncio.create_task(self._answer(request, seat, seat.last))
         seat.last = self._calls[request.call] = task
         seat.calls.add(task)
-        task.add_done_callback(seat.calls.discard)
-        task.add_done_callback(lambda _: self._calls.pop(request.call, None))
+        task.add_done_callback(partial(self._answered, request.call, seat))
+
+    def _answered(self, call: int, seat: _Seat, task: asyncio.Task[None]) -> None:
+        seat.calls.discard(task)
+        self._calls.pop(call, None)
 
     async def _answer(self, request: IncomingRequest, seat: _Seat, before: asyncio.Task[None] | None) -> None:
-        ahead = {before} if before is not None else set()
+        ahead = set() if before is None or before.done() else {before}
         if request.kind == "open":
             ahead |= self._closings  # what is being freed is room for this one
         if ahead:
@@ -163,6 +167,8 @@ class Conversation:
                 frame = codec.reply_frame(reply, call=request.call)
                 transport.check_reply(len(frame))
                 self.outbox.put(frame)
+                if request.kind == "run":
+                    await asyncio.sleep(0)  # the writer's turn, between verdicts that are there already
                 await self.outbox.room()
 
     def _refuse(self, call: int, error: TandemError) -> None:

@@ -37,8 +37,7 @@ class Outbox:
         self._something.set()
 
     async def room(self) -> None:
-        """Wait until the peer has read enough, or is gone; a tick at least, so that the writer gets its turn."""
-        await asyncio.sleep(0)
+        """Wait until the peer has read enough, or is gone."""
         await self._room.wait()
 
     def end(self) -> None:
