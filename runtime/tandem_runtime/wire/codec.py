@@ -263,11 +263,11 @@ def _fill_reply(message: pb.Reply, body: ReplyBody) -> None:
         case Opened():
             message.opened.CopyFrom(pb.Opened(incarnation=body.incarnation, cached_tokens=body.cached_tokens))
         case Verdict():
-            message.verdict.CopyFrom(_verdict_message(body))
+            _fill_verdict(message.verdict, body)
         case Ended():
             message.ended.SetInParent()
         case Proposal():
-            message.proposal.CopyFrom(_proposal_message(body))
+            _fill_proposal(message.proposal, body)
         case Scored():
             message.scored.matches.extend(body.matches)
             message.scored.SetInParent()
@@ -320,15 +320,18 @@ def decode_reply(message: pb.Reply) -> ReplyBody:
             raise BadRequest("a reply without a kind that this release knows", parameter="kind")
 
 
-def _proposal_message(value: Proposal) -> pb.Proposal:
-    return pb.Proposal(
-        ids=value.ids,
-        q=_row_messages(value.q),
-        draft_microseconds=_scaled(value.draft_seconds, _MICROSECONDS),
-        rows=_sharers(value.rows),
-        confidences=bytes(value.confidences),
-        ahead=None if value.ahead is None else pb.Ahead(hit=value.ahead.hit, wasted=value.ahead.wasted),
-    )
+def _fill_proposal(message: pb.Proposal, value: Proposal) -> None:
+    """In its place in the frame, and nothing where a default says it; so is a verdict: most of what engines send."""
+    message.SetInParent()
+    message.ids.extend(value.ids)
+    message.q.extend(_row_messages(value.q))
+    message.draft_microseconds = _scaled(value.draft_seconds, _MICROSECONDS)
+    if value.rows != 1:
+        message.rows = value.rows
+    if value.confidences:
+        message.confidences = bytes(value.confidences)
+    if value.ahead is not None:
+        message.ahead.CopyFrom(pb.Ahead(hit=value.ahead.hit, wasted=value.ahead.wasted))
 
 
 def _proposal_value(message: pb.Proposal) -> Proposal:
@@ -352,26 +355,23 @@ def _confidence_values(confidences: bytes, k: int) -> tuple[int, ...]:
     return tuple(confidences)
 
 
-def _sharers(rows: int) -> int:
-    """Alone in a step is the usual case of few users, and costs no bytes."""
-    return 0 if rows == 1 else rows
-
-
-def _verdict_message(value: Verdict) -> pb.Verdict:
-    return pb.Verdict(
-        round=value.round,
-        offset=value.offset,
-        accepted=value.accepted,
-        token=value.token,
-        logprobs=logprob_messages(value.logprobs or ()),
-        queue_microseconds=_scaled(value.queue_seconds, _MICROSECONDS),
-        forward_microseconds=_scaled(value.forward_seconds, _MICROSECONDS),
-        kv_used_basis_points=_scaled(value.kv_used, _BASIS_POINTS),
-        credits_basis_points=[_scaled(each, _BASIS_POINTS) for each in value.credits],
-        rows=_sharers(value.rows),
-        unjudged=value.unjudged,
-        beside=value.beside,
-    )
+def _fill_verdict(message: pb.Verdict, value: Verdict) -> None:
+    message.SetInParent()
+    message.round, message.offset = value.round, value.offset
+    message.accepted, message.token = value.accepted, value.token
+    message.queue_microseconds = _scaled(value.queue_seconds, _MICROSECONDS)
+    message.forward_microseconds = _scaled(value.forward_seconds, _MICROSECONDS)
+    message.kv_used_basis_points = _scaled(value.kv_used, _BASIS_POINTS)
+    if value.logprobs:
+        message.logprobs.extend(logprob_messages(value.logprobs))
+    if value.credits:
+        message.credits_basis_points.extend(_scaled(each, _BASIS_POINTS) for each in value.credits)
+    if value.rows != 1:
+        message.rows = value.rows
+    if value.unjudged:
+        message.unjudged = value.unjudged
+    if value.beside:
+        message.beside = value.beside
 
 
 def _verdict_value(message: pb.Verdict) -> Verdict:
