@@ -131,6 +131,7 @@ class StreamedReply(Response):
             aclosing(reply.items(silence_seconds=KEEP_ALIVE_SECONDS)) as pairs,
         ):
             async for pair in pairs:
+                await asyncio.sleep(0)  # the question of the next round leaves first: a draft waits for that
                 part = _frame(stream, reply, pair)
                 if part:
                     yield part
