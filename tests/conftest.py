@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tandem_runtime.wire.transport import FEWER_THREADS
+
 settings.register_profile("tandem", deadline=None, print_blob=True)
 settings.load_profile("tandem")
 
@@ -20,6 +22,10 @@ asyncio.set_event_loop(None)
 # The models are tiny: a second thread gains nothing, and on a busy machine each burns a core while it waits for the
 # other. OpenMP reads the number once, when torch is imported.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# As `main` has it. gRPC reads this once, when it is loaded.
+for _name, _value in FEWER_THREADS.items():
+    os.environ.setdefault(_name, _value)
 
 
 @pytest.fixture(autouse=True)

@@ -29,6 +29,7 @@ from tandem_runtime.domain.tokens import Drafter
 from tandem_runtime.engines.cores import MOST_THREADS, SHORT_WAITING, allowed_cores
 from tandem_runtime.engines.options import AS_IS, STEP_ROWS, WEIGHTS
 from tandem_runtime.settings import Settings, read_settings
+from tandem_runtime.wire.transport import FEWER_THREADS
 from tandem_runtime.words import (
     LARGEST_MEMORY,
     basis_points,
@@ -86,9 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def run(arguments: Sequence[str]) -> int:
     settings = read_settings(os.environ)
-    if "OMP_WAIT_POLICY" not in os.environ:  # the others would overrule it
-        for name, value in SHORT_WAITING.items():
-            os.environ.setdefault(name, value)
+    told = {} if "OMP_WAIT_POLICY" in os.environ else SHORT_WAITING  # the others would overrule it
+    for name, value in {**told, **FEWER_THREADS}.items():
+        os.environ.setdefault(name, value)
     parsed = _parser().parse_args(arguments)
     command: Command = parsed.command
     logging.basicConfig(

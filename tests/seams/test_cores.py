@@ -1,13 +1,16 @@
-"""An engine takes as many threads as the system lets its process compute on, and they sleep soon without work."""
+"""An engine takes as many threads as the system lets its process compute on, and they sleep soon without work; and
+gRPC wakes no more of them for a message than it must."""
 
 import os
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
 
 from tandem_runtime.engines.cores import SHORT_WAITING, allowed_cores
+from tandem_runtime.wire.transport import FEWER_THREADS
 
 HERE = len(os.sched_getaffinity(0))
 
@@ -70,7 +73,7 @@ try:
     run(["--help"])
 except SystemExit:
     pass
-print(*(os.environ.get(name, "-") for name in sys.argv[1:]), "torch" in sys.modules, sep=",")
+print(*(os.environ.get(name, "-") for name in sys.argv[1:]), "torch" in sys.modules, "grpc" in sys.modules, sep=",")
 """
 
 
@@ -86,6 +89,21 @@ def test_threads_are_told_how_long_to_wait_before_torch_is_loaded_unless_the_env
     own: dict[str, str], seen: str
 ) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in SHORT_WAITING} | own
-    command = [sys.executable, "-c", SHOWN, *SHORT_WAITING]
+    assert _environment_after_start(environment, SHORT_WAITING) == f"{seen},False,False"
+
+
+@pytest.mark.parametrize("own", [{}, {"GRPC_EXPERIMENTS": "own"}])
+def test_grpc_is_told_to_wake_fewer_threads_before_it_is_loaded_unless_the_environment_says_otherwise(
+    own: dict[str, str],
+) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in FEWER_THREADS} | own
+    assert _environment_after_start(environment, ["GRPC_EXPERIMENTS"]) == ",".join(
+        [*(FEWER_THREADS | own).values(), "False", "False"]
+    )
+
+
+def _environment_after_start(environment: Mapping[str, str], names: Iterable[str]) -> str:
+    """The values of these, and whether torch and gRPC were loaded by then."""
+    command = [sys.executable, "-c", SHOWN, *names]
     told = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=60)
-    assert told.stdout.splitlines()[-1] == f"{seen},False"
+    return told.stdout.splitlines()[-1]
