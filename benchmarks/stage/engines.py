@@ -5,8 +5,9 @@ two addresses, the folder of the tokenizer and a file. It says `ready`, serves u
 writes down what it took: for each stream its rounds, each as when the guess was asked for, when it was ready, when the
 verdict was asked for, when that was ready, in seconds of the clock that all processes of a machine share.
 
-Only the engines are replaced. The servers, the wire, the messages and the moment at which an answer leaves, by a thread
-that is not the event loop's, are the product's. Every guess is right, so a round of K guesses says K + 1 tokens.
+Only the engines are replaced. The servers, the wire, the messages, the event loop and the moment at which an answer
+leaves, by a thread that is not the event loop's, are the product's. Every guess is right, so a round of K guesses says
+K + 1 tokens.
 """
 
 import asyncio
@@ -19,6 +20,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import uvloop
 
 from benchmarks.stage.alarms import Alarms
 from benchmarks.stage.prompts import VOCABULARY, Told, told_by
@@ -159,7 +162,7 @@ async def serve(addresses: tuple[str, str], folder: Path, log: Log) -> None:
 def main() -> None:
     target, draft, folder, written = sys.argv[1:]
     log = Log()
-    asyncio.run(serve((target, draft), Path(folder), log))
+    uvloop.run(serve((target, draft), Path(folder), log))
     Path(written).write_text(json.dumps(log.rounds))
 
 

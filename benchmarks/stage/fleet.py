@@ -23,6 +23,8 @@ from typing import Any
 import httpx
 from tests.seams.kube_api import KubeApi, config_map, kube_api, pod
 
+from tandem_runtime.wire.transport import FEWER_THREADS
+
 TOKENIZER = Path(__file__).parents[2] / "examples" / "pairs" / "target"
 """That of the example pair, for engines without a model."""
 TARGET_HASH, DRAFT_HASH = "91ab02c4", "0be3fa77"
@@ -122,7 +124,7 @@ async def started(words: Sequence[str], log: Path, **environment: str) -> Child:
             "-m",
             *words,
             cwd=Path(__file__).parents[2],
-            env={**os.environ, **environment},
+            env={**FEWER_THREADS, **os.environ, **environment},
             stdout=asyncio.subprocess.PIPE,
             stderr=written,
         )
@@ -213,6 +215,23 @@ async def timed_fleet(place: Path, folder: Path, *, k: int) -> AsyncIterator[tup
         await running.tell("t", "target", target)
         await running.tell("d", "draft", draft)
         yield running, engines
+
+
+@asynccontextmanager
+async def bare_fleet(place: Path, *, k: int) -> AsyncIterator[tuple[Gateway, Child]]:
+    """The gateway and the engines of `benchmarks.stage.floor`; the log is `floor.json` in `place`."""
+    target, draft = addresses(2)
+    port, _ = _free_ports()
+    children: list[Child] = []
+    try:
+        for role, last in (("engines", [str(place / "floor.json")]), ("gateway", [str(port), str(k)])):
+            words = ["benchmarks.stage.floor", role, target, draft, *last]
+            children.append(await started(words, place / f"floor-{role}.log"))
+            await said_ready(children[-1])
+        engines, gateway = children
+        yield Gateway(gateway, port, 0), engines
+    finally:
+        await asyncio.gather(*(child.kill() for child in children))
 
 
 def _free_ports() -> tuple[int, int]:
