@@ -147,9 +147,9 @@ async def serve_engines(target: str, draft: str, log: Log) -> None:
 
 
 async def serve_gateway(addresses: tuple[str, str], port: int, k: int) -> None:
-    peers = [Peer(), Peer()]
+    target, draft = peers = Peer(), Peer()
     talking = [asyncio.create_task(peer.converse(address)) for peer, address in zip(peers, addresses, strict=True)]
-    server = await asyncio.get_running_loop().create_server(partial(Caller, *peers, k), "127.0.0.1", port)
+    server = await asyncio.get_running_loop().create_server(partial(Caller, target, draft, k), "127.0.0.1", port)
     async with server:
         await until_ended()
     for each in talking:
