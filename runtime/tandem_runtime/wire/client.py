@@ -14,7 +14,7 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -248,28 +248,35 @@ class RemoteDraft(RemotePeer):
     service = transport.DRAFT_SERVICE
 
     async def capabilities(self) -> Capabilities:
-        with _as_of_a_draft():
+        with _AS_OF_A_DRAFT:
             return await super().capabilities()
 
     async def open(self, request: OpenSession) -> Opened:
-        with _as_of_a_draft():
+        with _AS_OF_A_DRAFT:
             return await self._require().open(request)
 
     async def propose(self, request: ProposeRound) -> Proposal:
-        with _as_of_a_draft():
+        with _AS_OF_A_DRAFT:
             return expect(Proposal, await self._require().ask(request.session, request))
 
     async def score(self, request: ScoreTokens) -> tuple[bool, ...]:
-        with _as_of_a_draft():
+        with _AS_OF_A_DRAFT:
             return expect(Scored, await self._require().ask(request.session, request)).matches
 
 
-@contextmanager
-def _as_of_a_draft() -> Iterator[None]:
-    """A link says of every peer that a target is lost."""
-    try:
-        yield
-    except SessionLost as forgot:
-        raise DraftForgot(str(forgot)) from forgot
-    except TargetLost as lost:
-        raise DraftLost(str(lost)) from lost
+class _AsOfADraft:
+    """A link says of every peer that a target is lost. One for all, as a round passes it each time."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, SessionLost):
+            raise DraftForgot(str(error)) from error
+        if isinstance(error, TargetLost):
+            raise DraftLost(str(error)) from error
+
+
+_AS_OF_A_DRAFT: Final = _AsOfADraft()

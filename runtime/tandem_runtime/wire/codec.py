@@ -127,12 +127,8 @@ class IncomingRequest:
     call: int
     session: int
     message: pb.Request
-
-    @property
-    def kind(self) -> str | None:
-        """The name of the kind in verify.proto, or None for one that this release does not know."""
-        kind: str | None = self.message.WhichOneof("kind")
-        return kind
+    kind: str | None
+    """The name of the kind in verify.proto, or None for one that this release does not know."""
 
     def body(self, *, session: SessionId, bound: Incarnation) -> RequestBody:
         """Raises BadRequest naming the field."""
@@ -148,7 +144,7 @@ def read_requests(frame: bytes) -> list[IncomingRequest]:
         raise BadRequest(
             f"a frame of {len(frame)} bytes is not tandem.verify.v1.Requests", parameter="frame"
         ) from error
-    return [IncomingRequest(call=each.call, session=each.session, message=each) for each in requests]
+    return [IncomingRequest(each.call, each.session, each, each.WhichOneof("kind")) for each in requests]
 
 
 def decode_request(message: pb.Request, *, session: SessionId, incarnation: Incarnation) -> RequestBody:

@@ -22,7 +22,8 @@ class Outbox:
 
     def __init__(self) -> None:
         self._waiting: deque[bytes] = deque()
-        self._something = asyncio.Event()
+        self._writer: asyncio.Future[None] | None = None
+        """What wakes the writer."""
         self._room = asyncio.Event()
         self._room.set()
         self._ended = False
@@ -34,7 +35,7 @@ class Outbox:
         self._waiting.append(message)
         if len(self._waiting) > _ROOM_MESSAGES:
             self._room.clear()
-        self._something.set()
+        self._wake()
 
     async def room(self) -> None:
         """Wait until the peer has read enough, or is gone."""
@@ -43,15 +44,20 @@ class Outbox:
     def end(self) -> None:
         """What waits is still sent, then `frames` ends."""
         self._ended = True
-        self._something.set()
+        self._wake()
         self._room.set()
 
     async def frames(self) -> AsyncIterator[bytes]:
-        while True:
-            await self._something.wait()
-            if not self._waiting:
-                return
-            yield self._take()
+        while self._waiting or not self._ended:
+            if self._waiting:
+                yield self._take()
+            else:
+                self._writer = asyncio.get_running_loop().create_future()
+                await self._writer
+
+    def _wake(self) -> None:
+        if self._writer is not None and not self._writer.done():
+            self._writer.set_result(None)
 
     def _take(self) -> bytes:
         """As many messages as fit, at least one."""
@@ -60,6 +66,4 @@ class Outbox:
             frame += self._waiting.popleft()
         if len(self._waiting) <= _ROOM_MESSAGES:
             self._room.set()
-        if not self._waiting and not self._ended:
-            self._something.clear()
         return bytes(frame)
