@@ -13,7 +13,7 @@ their merge. So every message is encoded once, as a frame of its own, and joinin
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, assert_never
+from typing import NamedTuple, TypeAlias, assert_never
 
 from google.protobuf.message import DecodeError
 
@@ -120,8 +120,7 @@ def _fill_request(message: pb.Request, body: RequestBody) -> None:
             assert_never(body)
 
 
-@dataclass(frozen=True, slots=True)
-class IncomingRequest:
+class IncomingRequest(NamedTuple):
     """A request whose numbers are read and whose body is not yet: that needs the session that the number stands for."""
 
     call: int
@@ -223,8 +222,9 @@ def _fill_verify(message: pb.Verify, value: VerifyRound) -> None:
     message.SetInParent()
     message.round, message.offset = value.round, value.offset
     message.ids.extend(value.proposal.ids)
-    message.q.extend(_row_messages(value.proposal.q))
-    message.survivals = bytes(round(survival * _BYTE) for survival in value.survivals)
+    if value.proposal.q:
+        message.q.extend(_row_messages(value.proposal.q))
+    message.survivals = bytes([round(survival * _BYTE) for survival in value.survivals])
 
 
 def _verify_value(message: pb.Verify, session: SessionId, incarnation: Incarnation) -> VerifyRound:
@@ -237,7 +237,7 @@ def _verify_value(message: pb.Verify, session: SessionId, incarnation: Incarnati
             parameter="survivals",
         )
     proposal = Proposal(ids=tuple(message.ids), q=_row_values(message.q, k, "proposal.q"))
-    survivals = tuple(byte / _BYTE for byte in message.survivals)
+    survivals = tuple([byte / _BYTE for byte in message.survivals])
     return VerifyRound(session, incarnation, message.round, message.offset, proposal, survivals)
 
 
@@ -275,8 +275,7 @@ def _fill_reply(message: pb.Reply, body: ReplyBody) -> None:
             assert_never(body)
 
 
-@dataclass(frozen=True, slots=True)
-class IncomingReply:
+class IncomingReply(NamedTuple):
     """A reply whose number is read and whose body is not yet, so that one without meaning fails its own call only."""
 
     call: int
@@ -320,7 +319,8 @@ def _fill_proposal(message: pb.Proposal, value: Proposal) -> None:
     """In its place in the frame, and nothing where a default says it; so is a verdict: most of what engines send."""
     message.SetInParent()
     message.ids.extend(value.ids)
-    message.q.extend(_row_messages(value.q))
+    if value.q:
+        message.q.extend(_row_messages(value.q))
     message.draft_microseconds = _scaled(value.draft_seconds, _MICROSECONDS)
     if value.rows != 1:
         message.rows = value.rows
@@ -376,11 +376,11 @@ def _verdict_value(message: pb.Verdict) -> Verdict:
         offset=message.offset,
         accepted=message.accepted,
         token=message.token,
-        logprobs=logprob_values(message.logprobs, "verdict.logprobs") or None,
+        logprobs=logprob_values(message.logprobs, "verdict.logprobs") if message.logprobs else None,
         queue_seconds=message.queue_microseconds / _MICROSECONDS,
         forward_seconds=message.forward_microseconds / _MICROSECONDS,
         kv_used=message.kv_used_basis_points / _BASIS_POINTS,
-        credits=_credit_values(message.credits_basis_points),
+        credits=_credit_values(message.credits_basis_points) if message.credits_basis_points else (),
         rows=message.rows or 1,
         unjudged=message.unjudged,
         beside=message.beside,
@@ -398,8 +398,8 @@ def _credit_values(credits: Sequence[int]) -> tuple[float, ...]:
 # Parts ----------------------------------------------------------------------------------------------------------------
 
 
-def _row_messages(rows: Sequence[SparseRow] | None) -> Iterator[pb.SparseRow]:
-    return (pb.SparseRow(ids=row.ids, probabilities=row.probabilities) for row in rows or ())
+def _row_messages(rows: Sequence[SparseRow]) -> Iterator[pb.SparseRow]:
+    return (pb.SparseRow(ids=row.ids, probabilities=row.probabilities) for row in rows)
 
 
 def _row_values(rows: Sequence[pb.SparseRow], k: int, path: str) -> tuple[SparseRow, ...] | None:
