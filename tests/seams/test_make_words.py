@@ -35,6 +35,7 @@ BENCHMARKS = (
     "rig_overlap",
     "rig_sequential",
     "rig_twin",
+    "role_tls",
     "rpc",
     "segments",
     "smollm2",
