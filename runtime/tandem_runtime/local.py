@@ -64,7 +64,12 @@ def local_fleet(
         )
         capabilities = target.facts.capabilities(target.model)
         replica = Replica(
-            str(target.facts.incarnation), LOCAL_TARGET, engine, capabilities, adapters=lambda: engine.loaded_adapters
+            str(target.facts.incarnation),
+            LOCAL_TARGET,
+            engine,
+            capabilities,
+            accepting=lambda: engine.trouble is None,
+            adapters=lambda: engine.loaded_adapters,
         )
         running.enter_context(fleet.targets.holding(replica))
         if draft is not None:

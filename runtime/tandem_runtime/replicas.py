@@ -2,9 +2,12 @@
 
 Refuses to know how they were found and connected: discovery and the one-machine server put them here.
 
-A replica that takes no new sessions keeps those it has: a pod under deletion drains.
+A replica that takes no new sessions keeps those it has: a pod under deletion drains. One that rests after a failure
+(`domain.patience`) is left to those who find no other: a pod that fails at once is always the least busy, and would
+else have nearly all sessions. Only where all rest are sessions begun on one of them, since it may be well again.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -54,7 +57,7 @@ class Replica(Generic[Engine]):
     adapters: Callable[[], tuple[AdapterFacts, ...]] = _no_adapters
     """Those that are loaded now."""
     patience: Patience = field(default_factory=Patience)
-    """How long it is waited for where it is a draft, and whether it is left alone."""
+    """Whether it is left alone, and how long it is waited for where it is a draft."""
     sessions: int = field(default=0, init=False)
     served: int = field(default=0, init=False)
     """Requests that had it to the end."""
@@ -106,22 +109,33 @@ class Pool(Generic[Engine]):
         serving = [replica for replica in self if replica.serves(role_hash, None)]
         return {facts.name: facts.digest for replica in serving for facts in replica.adapters()}
 
+    def resting(self, now: float) -> int:
+        """How many open replicas are left alone."""
+        return sum(replica.open and replica.patience.rests(now) for replica in self)
+
     def borrow(
-        self, role_hash: RoleHash, *, barred: Iterable[str] = (), adapter: AdapterDigest | None = None
+        self,
+        role_hash: RoleHash,
+        *,
+        now: float = math.inf,
+        barred: Iterable[str] = (),
+        adapter: AdapterDigest | None = None,
     ) -> Replica[Engine] | None:
-        """The least busy open replica of that hash with that adapter, one session busier now; None if there is none."""
-        sessions = {replica.uid: replica.sessions for replica in self if replica.serves(role_hash, adapter)}
-        chosen = least_busy(sessions, barred=barred)
+        """The least busy open replica of that hash with that adapter, one session busier now; None if there is none
+        but those that are barred, and such as rest while others do not. Without `now` nobody rests."""
+        serving = [replica for replica in self if replica.serves(role_hash, adapter)]
+        sound = [replica for replica in serving if not replica.patience.rests(now)]
+        chosen = least_busy({replica.uid: replica.sessions for replica in sound or serving}, barred=barred)
         if chosen is None:
             return None
         replica = self._replicas[chosen]
         replica.sessions += 1
         return replica
 
-    def idle(self, role_hash: RoleHash, *, adapter: AdapterDigest | None = None) -> Replica[Engine] | None:
-        """Likewise one without a session of this gateway; asking makes it no busier."""
+    def idle(self, role_hash: RoleHash, *, now: float, adapter: AdapterDigest | None = None) -> Replica[Engine] | None:
+        """One that does not rest and has no session of this gateway; asking makes it no busier."""
         serving = (replica for replica in self if replica.serves(role_hash, adapter))
-        return next((replica for replica in serving if replica.sessions == 0), None)
+        return next((each for each in serving if each.sessions == 0 and not each.patience.rests(now)), None)
 
     def give_back(self, replica: Replica[Engine], *, served: bool = True) -> None:
         """End a session begun by `borrow`. `served`: it was a request's, which warms a pod up."""

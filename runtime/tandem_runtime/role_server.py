@@ -256,7 +256,8 @@ class _State:
         return None if self.engine is None else self.engine.running.adapters
 
     def trouble(self) -> str | None:
-        return self.starting or (self.server.refusal if self.server else None)
+        refusal = self.server.refusal if self.server else None
+        return self.starting or refusal or (self.engine.running.trouble if self.engine else None)
 
 
 async def serve_role(

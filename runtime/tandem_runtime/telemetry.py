@@ -10,6 +10,7 @@ Refuses to know what they are judged by: the operator reads `/internal/evidence`
                              without result; tandem_ahead_wasted_tokens_total beside
     broken exactness         sum by (revision) (increase(tandem_exactness_replays_total{result="different"}[1h])) > 0
     keys that cannot be read tandem_api_keys_stale > 0, of gateways that ask for keys
+    pods that are sick       tandem_resting_targets > 0 for longer than a restart takes; which, /v1/speculation says
     speed-up                 (tandem_decode_seconds_total / tandem_output_tokens_total of arm="off") / (same of "on")
 
 `drafts` are rounds with something proposed, as in vLLM. Decode seconds are summed over sequences and leave out the
@@ -71,6 +72,12 @@ class Metrics:
             "Finished answers by what their replay without speculation showed.",
             ("revision", "result"),
         )
+        self._target_failures = _Counter(
+            self.registry,
+            "target_failures",
+            "Sessions that a target gave out beneath: lost, late, or without a law for the next token.",
+            ("revision", "kind"),
+        )
         self._first = self._histogram(
             "time_to_first_token_seconds", "From the request to its first token.", FIRST_TOKEN_BUCKETS
         )
@@ -103,6 +110,14 @@ class Metrics:
 
     def add_replay(self, result: Result, *, revision: str) -> None:
         self._replays.add(1, revision, result.value)
+
+    def add_target_failure(self, kind: str, *, revision: str) -> None:
+        self._target_failures.add(1, revision, kind)
+
+    def watch_targets(self, resting: Callable[[], int]) -> None:
+        """Show how many targets are left alone for their failures."""
+        about = "Target pods that get no new sessions now because they failed, while others serve."
+        Gauge("tandem_resting_targets", about, registry=self.registry).set_function(resting)
 
     def watch_keys(self, is_stale: Callable[[], bool]) -> None:
         """Show whether API keys are in force that their file does not say any more."""

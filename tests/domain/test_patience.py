@@ -32,6 +32,7 @@ from tandem_runtime.domain.patience import (
     Trouble,
     Whose,
     answered,
+    asked,
     failed,
     rests,
     trouble_of,
@@ -169,3 +170,12 @@ def test_who_gives_up_where_all_may_ask_changes_nothing() -> None:
     patience.ask(100.0, 4, reads=True)
     patience.gave_up(101.0, asked_at=100.0)
     assert patience.record == Record()
+
+
+def test_who_tries_a_target_is_alone_until_it_is_known_whether_that_lets_it_begin() -> None:
+    alone = asked(failed(Record(), 10.0, asked_at=9.0), 11.0, within_seconds=70.0)
+    assert (rests(alone, 80.0), rests(alone, 81.0)) == (True, False)
+    assert not rests(answered(alone, 12.0, seconds=0.0, tokens=0, read=True), 12.0)
+    patience = Patience(failed(Record(), 10.0, asked_at=9.0))
+    patience.begin(11.0, within_seconds=70.0)
+    assert patience.record == alone

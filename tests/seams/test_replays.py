@@ -84,9 +84,11 @@ class WatchedPool(Pool[TargetEngine]):
 
     looks = 0
 
-    def idle(self, role_hash: RoleHash, *, adapter: AdapterDigest | None = None) -> Replica[TargetEngine] | None:
+    def idle(
+        self, role_hash: RoleHash, *, now: float, adapter: AdapterDigest | None = None
+    ) -> Replica[TargetEngine] | None:
         self.looks += 1
-        return super().idle(role_hash, adapter=adapter)
+        return super().idle(role_hash, now=now, adapter=adapter)
 
 
 @dataclass

@@ -14,6 +14,9 @@ That is for failures which say something of the drafter: no answer in time, a lo
 answer that is none. Others say something of one session: its prompt takes long to read, its grammar cannot be followed,
 there is no room for it. Those a session remembers for itself, in a record like the one that all share, and who asked
 alone lets the next one try. What a draft refuses once it refuses for good: a request stays what it is.
+
+A target has the same record, of which its waits are no part: it is asked by sessions that begin on it, has answered
+with the first token of one, and fails by what is lost, late, or no law. While it rests, sessions begin elsewhere.
 """
 
 from dataclasses import dataclass, replace
@@ -109,11 +112,11 @@ def wait_seconds(record: Record, k: int, *, reads: bool) -> float:
     return min(max(TIMES_THE_USUAL * record.token_seconds * k, SHORTEST_WAIT_SECONDS), LONGEST_WAIT_SECONDS)
 
 
-def asked(record: Record, now: float) -> Record:
-    """Somebody asks. After a failure: alone, until the answer or another failure is told."""
+def asked(record: Record, now: float, *, within_seconds: float = LONGEST_WAIT_SECONDS) -> Record:
+    """Somebody asks. After a failure: alone, until the answer or another failure is told, which is known in time."""
     if record.failures == 0 or record.good > 0:
         return record
-    return replace(record, rests_until=now + LONGEST_WAIT_SECONDS, alone_since=now)
+    return replace(record, rests_until=now + within_seconds, alone_since=now)
 
 
 def gave_up(record: Record, now: float, *, asked_at: float) -> Record:
@@ -157,6 +160,10 @@ class Patience:
         """Note that somebody asks, and say how many seconds to wait."""
         self.record = asked(self.record, now)
         return wait_seconds(self.record, k, reads=reads)
+
+    def begin(self, now: float, *, within_seconds: float) -> None:
+        """Note that a session begins, of which is known within so long whether it can go on."""
+        self.record = asked(self.record, now, within_seconds=within_seconds)
 
     def answered(self, now: float, *, seconds: float = 0.0, tokens: int = 0, read: bool = True) -> None:
         self.record = answered(self.record, now, seconds=seconds, tokens=tokens, read=read)

@@ -22,6 +22,10 @@ DEFAULT_SIZE = StepSize()
 LATELY_SECONDS = 30.0
 """Longer than whoever looks waits between two looks."""
 
+LONGEST_STEP_SECONDS = 30.0
+"""A step takes milliseconds, the longest chunk of a prompt on a slow processor seconds; a gateway waits for 60. One
+that takes longer will most likely not end: a device that hangs does not say so."""
+
 Self = TypeVar("Self", bound="BatchedEngine")
 
 
@@ -79,6 +83,14 @@ class BatchedEngine:
     def waiting(self) -> int:
         """Rounds that the engine has not answered yet."""
         return self._loop.waiting
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing is to be expected of it; None where it steps, or has nothing to do."""
+        seconds = self._loop.busy_seconds
+        if seconds <= LONGEST_STEP_SECONDS:
+            return None
+        return f"the step under way has taken {seconds:.0f} s; after {LONGEST_STEP_SECONDS:.0f} its device may hang"
 
     @property
     def largest_session_bytes(self) -> int:

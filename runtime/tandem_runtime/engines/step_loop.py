@@ -99,6 +99,8 @@ class StepLoop:
         self._gathering = Gathering()
         self._waits_until: float | None = None
         """None: the next step begins at once."""
+        self._busy_since: float | None = None
+        """When the step under way began, with the commands before it; None between two steps."""
         self._outbox: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
         self._stopping = False
         self._closed = False
@@ -178,6 +180,12 @@ class StepLoop:
         """Jobs that nobody waits for. May be read on any thread."""
         return sum(isinstance(lane, tuple) for lane in list(self._lanes))
 
+    @property
+    def busy_seconds(self) -> float:
+        """For how long the step under way has been; 0 between two. May be read on any thread."""
+        since = self._busy_since
+        return 0.0 if since is None else self._clock.monotonic() - since
+
     def now(self) -> float:
         """On the model's thread: the clock's time, but during a step not before the step's results are due."""
         return max(self._clock.monotonic(), self._due)
@@ -254,13 +262,14 @@ class StepLoop:
         """Do what has been asked for, and take a step. On the thread of the loop; a simulation of virtual time, which
         starts none, takes the turns itself."""
         commands = self._awaited() + self._arrived()
-        began = self._clock.monotonic()
+        began = self._busy_since = self._clock.monotonic()
         for command in commands:
             with self._surviving():
                 command()
         if not self._stopping:
             with self._surviving():
                 self._step_or_wait(began, is_news=bool(commands))
+        self._busy_since = None
 
     @contextmanager
     def _surviving(self) -> Iterator[None]:

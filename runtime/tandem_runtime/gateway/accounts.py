@@ -116,6 +116,10 @@ class Account:
         """Whether it says anything about the deployment, beyond that it was served."""
         return self.terms.is_ordinary
 
+    def add_target_failure(self, kind: str) -> None:
+        """A target gave out beneath one of its choices, whether or not another took over."""
+        self._metrics.add_target_failure(kind, revision=self.revision.name)
+
     def add_round(self, round: Round, place: RoundPlace) -> None:
         self._rounds += 1
         self._proposed += round.proposed

@@ -102,7 +102,8 @@ class Replays:
         while True:
             self._drop_hopeless()
             for job in self._jobs:
-                replica = self._targets.idle(job.revision.target, adapter=job.adapter)
+                now = self._clock.monotonic()
+                replica = self._targets.idle(job.revision.target, now=now, adapter=job.adapter)
                 if replica is not None:
                     return job, replica
             await self._look_again()

@@ -1,6 +1,10 @@
 """Knows the place of one choice: the pods that serve its session, and another target if one is lost.
 
 Refuses to know the other choices of the request, and replies.
+
+What a target does beneath a session is told to its record (`domain.patience`), which all sessions share: the first item
+of a session that began there is an answer; it has failed when it was lost, gave no answer in time, or had no law for
+the next token. So one that fails is left alone for a while, and tried by one session after that.
 """
 
 import asyncio
@@ -13,7 +17,7 @@ from tandem_runtime.combined import CombinedDraft, Member
 from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.commands import Emit, Finish, Request
 from tandem_runtime.domain.drafting import Beliefs, Drafting
-from tandem_runtime.domain.errors import Overloaded, TargetLost, origin
+from tandem_runtime.domain.errors import NotANumber, Overloaded, TargetLost, origin
 from tandem_runtime.domain.evidence import Arm
 from tandem_runtime.domain.lookahead import Bounds
 from tandem_runtime.domain.policy import LOOKUPS, OwnWish, allowance, choose_verification, lookup_role
@@ -31,7 +35,7 @@ from tandem_runtime.domain.tokens import (
     Verification,
 )
 from tandem_runtime.drafters import LookupDraft, draft_capabilities
-from tandem_runtime.driver import Engines, generate
+from tandem_runtime.driver import Deadlines, Engines, generate
 from tandem_runtime.gateway.accounts import Account, RoundPlace, Terms, arm_at
 from tandem_runtime.ports import Clock, DraftEngine, Remembering, TargetEngine
 from tandem_runtime.reading import read_prompt
@@ -47,6 +51,9 @@ FORGET_SECONDS = 60.0
 FORGET_PAUSE_SECONDS = 0.5
 MOST_REOPENINGS = 5
 """A session that loses target after target is not going to end well."""
+DEADLINES = Deadlines()
+KNOWN_SECONDS = DEADLINES.open_seconds + DEADLINES.verify_seconds
+"""After so long it is known of any session whether its target lets it begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +120,9 @@ class Seat:
         self._lost: set[str] = set()
         self._reopened = 0
         self._allowed: tuple[Terms, bool, bool, Bounds] | None = None
-        self._target = self._borrow_target()
+        self._refused_numbers = False
+        """Whether a target had no law for its first token."""
+        self._sit(self._borrow_target())
         self._drafts = self._borrow_drafts()
         wall = clock.wall()
         warm = [each.take_up(wall=wall) for each in self._drafts.values()]
@@ -152,7 +161,8 @@ class Seat:
     async def run(self, request: Request, beliefs: Beliefs) -> AsyncGenerator[Emit | Finish, None]:
         """The session's items to its end; closing the iterator frees both engines.
 
-        A target that has no room, or has begun to drain before anyone told us, is passed over while nothing was said.
+        A target that has no room, or has begun to drain before anyone told us, is passed over while nothing was said;
+        and so is, once, one that has no law for the next token: that may be its memory, or the request.
         """
         spoken = False
         while True:
@@ -160,11 +170,19 @@ class Seat:
                 async with aclosing(self._session(request, beliefs)) as items:
                     async for item in items:
                         spoken = True
+                        if not self._proven:
+                            self._prove()
                         yield item
                 return
             except Overloaded:
                 if spoken or not self._move_on():
                     raise
+            except NotANumber:
+                if not self._tried_elsewhere(spoken=spoken):
+                    raise
+            except TargetLost:
+                self._blame("lost")
+                raise
 
     async def read(self, request: Request, *, alternatives: int) -> PromptRead:
         """How likely the target finds the prompt, whole; of one that is lost another takes it over from the start."""
@@ -176,12 +194,15 @@ class Seat:
             except Overloaded:
                 if not self._move_on():
                     raise
+            except NotANumber:
+                if not self._tried_elsewhere(spoken=False):
+                    raise
 
     def _session(self, request: Request, beliefs: Beliefs) -> AsyncGenerator[Emit | Finish, None]:
         drafting = Drafting(tuple(self._drafts), beliefs)
         return generate(
             Session(request),
-            engines=Engines(self._target.engine, self._combined(drafting), self._reopen),
+            engines=Engines(self._target.engine, self._combined(drafting), self._reopen, DEADLINES),
             lookahead=drafting,
             allowance=self._allowance,
             observer=self,
@@ -195,18 +216,49 @@ class Seat:
         ]
         return CombinedDraft(members, drafting, self._clock, self.target.vocab_size) if members else None
 
+    def _sit(self, target: Replica[TargetEngine]) -> None:
+        """The session begins there."""
+        self._target, self._began = target, self._clock.monotonic()
+        self._proven = self._blamed = False
+        target.patience.begin(self._began, within_seconds=KNOWN_SECONDS)
+
+    def _prove(self) -> None:
+        self._proven = True
+        self._target.patience.answered(self._clock.monotonic())
+
+    def _blame(self, kind: str) -> None:
+        """The target failed this session; that is told once."""
+        if not self._blamed:
+            self._blamed = True
+            self._target.patience.failed(self._clock.monotonic(), asked_at=self._began)
+            self._account.add_target_failure(kind)
+
+    def _tried_elsewhere(self, *, spoken: bool) -> bool:
+        """The target had no law for the next token; whether another is asked for the first, once."""
+        self._blame("not_a_number")
+        if spoken or self._refused_numbers or not self._move_on():
+            return False
+        self._refused_numbers = True
+        return True
+
+    def _stand_up(self) -> None:
+        """The session goes on there no more; if nothing came of it, another may try the target."""
+        self._target.patience.gave_up(self._clock.monotonic(), asked_at=self._began)
+
     def _move_on(self) -> bool:
         """Take another target of the same hash, one that this session has not met; False if there is none."""
         self._lost.add(self._target.uid)
         other = self._borrowed()
         if other is None:
             return False
-        self._fleet.targets.give_back(self._target)
-        self._target = other
+        self._stand_up()
+        self._fleet.targets.give_back(self._target, served=False)
+        self._sit(other)
         return True
 
     def leave(self) -> None:
         """Give the pods back; once."""
+        self._stand_up()
         self._fleet.targets.give_back(self._target)
         for drafter, replica in self._drafts.items():
             if drafter is not Drafter.PREDICTION:  # which is this seat's own
@@ -236,8 +288,8 @@ class Seat:
         return replica
 
     def _borrowed(self) -> Replica[TargetEngine] | None:
-        account = self._account
-        return self._fleet.targets.borrow(account.revision.target, barred=self._lost, adapter=account.adapter)
+        role, now = self._account.revision.target, self._clock.monotonic()
+        return self._fleet.targets.borrow(role, now=now, barred=self._lost, adapter=self._account.adapter)
 
     def _borrow_drafts(self) -> dict[Drafter, Replica[DraftEngine]]:
         """The revision's drafters, and the request's; those that are not there cost speed only."""
@@ -246,7 +298,8 @@ class Seat:
             return {}
         roles = {} if revision.draft is None else {Drafter.MODEL: revision.draft}
         roles |= {drafter: lookup_role(drafter) for drafter in revision.lookups}
-        borrowed = {drafter: self._fleet.drafts.borrow(role) for drafter, role in roles.items()}
+        now = self._clock.monotonic()
+        borrowed = {drafter: self._fleet.drafts.borrow(role, now=now) for drafter, role in roles.items()}
         return {drafter: replica for drafter, replica in borrowed.items() if replica is not None} | self._own_draft()
 
     def _own_draft(self) -> dict[Drafter, Replica[DraftEngine]]:
@@ -263,6 +316,7 @@ class Seat:
 
     async def _reopen(self) -> TargetEngine:
         """Another target of the same hash, or the same one once it is back. Raises TargetLost when none comes."""
+        self._blame("lost")
         self._reopened += 1
         if self._reopened > MOST_REOPENINGS:
             raise TargetLost("this request lost target after target; try again")
@@ -271,6 +325,7 @@ class Seat:
         while not self._move_on():
             await asyncio.sleep(REOPEN_PAUSE_SECONDS)
             if self._target.open:
+                self._sit(self._target)
                 break
             if self._clock.monotonic() > deadline:
                 raise TargetLost("the target was lost and no other of its kind is ready; try again")

@@ -211,6 +211,7 @@ class Gateway:
         self.replays = Replays(fleet.targets, clock=clock)
         self.draining = False
         self._house = House(limits, clock)
+        books.metrics.watch_targets(lambda: fleet.targets.resting(clock.monotonic()))
         self._replies: set[Reply] = set()
         self._revoked: frozenset[str] = frozenset()
         """Tenants that had a key and have none."""

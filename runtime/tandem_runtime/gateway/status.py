@@ -13,16 +13,21 @@ from tandem_runtime.domain.policy import OwnWish, PairRevision, Policy, allowanc
 from tandem_runtime.domain.segments import Segment
 from tandem_runtime.gateway.accounts import arm_at
 from tandem_runtime.gateway.serving import Gateway
+from tandem_runtime.ports import TargetEngine
+from tandem_runtime.replicas import Replica
 
 SEGMENTS_SHOWN = 16
 """Of a revision, the most lately asked for."""
 
 
 class TargetStatus(TypedDict):
-    """One target pod: which arm it is in now."""
+    """One target pod: which arm it is in now, whether it is left alone for its failures, and how many are held against
+    it."""
 
     pod: str
     arm: str
+    resting: bool
+    failures: int
 
 
 class CostStatus(TypedDict):
@@ -118,13 +123,23 @@ def _describe_revision(gateway: Gateway, policy: Policy, revision: PairRevision)
         "shadow": revision.shadow,
         "speculating": allowed.withheld is None,
         "why": "" if allowed.withheld is None else allowed.withheld.value,
-        "targets": [{"pod": target.uid, "arm": _arm(policy, target.uid, wall)} for target in targets],
+        "targets": [_describe_target(policy, target, wall, now) for target in targets],
         "drafts": drafts,
         "drafters": [drafter.value for drafter in revision.drafters],
         "segments": [
             _describe_segment(segment, cell.foretold(bounds_of(segment.drafter, allowed.bounds), now))
             for segment, cell in gateway.segments.of(revision.name)[:SEGMENTS_SHOWN]
         ],
+    }
+
+
+def _describe_target(policy: Policy, target: Replica[TargetEngine], wall: float, now: float) -> TargetStatus:
+    patience = target.patience
+    return {
+        "pod": target.uid,
+        "arm": _arm(policy, target.uid, wall),
+        "resting": patience.rests(now),
+        "failures": patience.record.failures,
     }
 
 
