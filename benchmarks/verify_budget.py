@@ -88,7 +88,7 @@ async def measure(askers: Sequence[Asker], *, row_milliseconds: float, budget: b
     clock = SteppedClock()
     pace = clock.pace(RowCost(15.0, 0.0, row=row_milliseconds))
     size = StepSize() if budget else StepSize(costs=None)
-    model = ScriptedModel(always_two, max_length=MOST_TOKENS + 1, max_sessions=len(askers))
+    model = ScriptedModel(always_two, max_length=MOST_TOKENS + 1, max_sessions=2 * len(askers))
     books, began = Books(Counter()), 0.0
     chance = random.Random(SEED)
     with SteppedTarget(model, FACTS, clock=clock, size=size, pace=pace) as target:

@@ -119,10 +119,11 @@ async def order_of(house: House, holding: Guest, waiting: list[Guest]) -> list[s
 
 
 async def test_next_is_whose_tenant_has_least_for_its_weight() -> None:
-    house = House(Limits(sessions=4), HandClock())
+    house = House(Limits(sessions=5), HandClock())  # of which one is kept
     async with house.admitted(guest("big", sessions=2)), house.admitted(guest("heavy", weight=4.0)):
         waiting = [guest("big"), guest("big"), guest("heavy", weight=4.0), guest("small")]
-        assert await order_of(house, guest("small"), waiting) == ["small", "heavy", "big", "big"]
+        holding = guest("small", weight=9.0, sessions=2)
+        assert await order_of(house, holding, waiting) == ["small", "heavy", "big", "big"]
 
 
 async def test_nobody_overtakes_a_request_of_many_choices() -> None:

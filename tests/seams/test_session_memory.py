@@ -46,7 +46,7 @@ class CountingModel(ScriptedModel):
     """Counts the tokens that it computes, waits at a gate, has no memory for steps of more than `most_rows` rows."""
 
     def __init__(self, *, kv_blocks: int, most_rows: int = 99) -> None:
-        super().__init__(hashed_logits, max_length=LENGTH, max_sessions=12, kv_blocks=kv_blocks)
+        super().__init__(hashed_logits, max_length=LENGTH, max_sessions=16, kv_blocks=kv_blocks)
         self.computed = 0
         self.most_rows = most_rows
         self.gate = threading.Event()
@@ -310,7 +310,7 @@ async def cancelled(target: BatchedTarget, request: VerifyRound, *, ticks: int) 
 
 
 def scripted(kv_blocks: int) -> StepModel:
-    return ScriptedModel(hashed_logits, max_length=LENGTH, max_sessions=12, kv_blocks=kv_blocks)
+    return ScriptedModel(hashed_logits, max_length=LENGTH, max_sessions=16, kv_blocks=kv_blocks)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64])

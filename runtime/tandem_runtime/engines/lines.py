@@ -18,6 +18,7 @@ from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.batching import Claim, Holder, gives_way, ranks
 from tandem_runtime.domain.blocks import BlockId, Key, Table
 from tandem_runtime.domain.errors import Overloaded
+from tandem_runtime.domain.places import is_welcome, kept
 from tandem_runtime.domain.tokens import Priority, TokenId
 from tandem_runtime.ports import StepModel
 
@@ -149,14 +150,28 @@ class Lines:
     def open(self, root: Key | None, claim: Claim, *, adapter: AdapterDigest | None = None) -> Line:
         """An empty line. What is settled in it is known to lines of the same `root`; None: to no others.
 
-        Raises Overloaded when as many are open as the model serves.
+        Raises Overloaded when as many are open as the model serves, or only places are left that are kept for others.
         """
-        if sum(not line.is_ahead for line in self._lines.values()) >= self._model.max_sessions:
-            raise Overloaded(f"all {self._model.max_sessions} sessions of this engine are taken; try again later")
+        self._refuse_what_has_no_place(claim)
         self._opened += 1
         line = Line(self._opened, Table(root), claim, self._now(), adapter)
         self._lines[line.number] = line
         return line
+
+    def _refuse_what_has_no_place(self, claim: Claim) -> None:
+        held: dict[str | None, tuple[int, float]] = {}
+        for line in self._lines.values():
+            if not line.is_ahead:
+                count, _ = held.get(line.claim.tenant, (0, 0.0))
+                held[line.claim.tenant] = count + 1, line.claim.weight
+        most = self._model.max_sessions
+        if sum(count for count, _ in held.values()) >= most:
+            raise Overloaded(f"all {most} sessions of this engine are taken; try again later")
+        if not is_welcome(claim.tenant, claim.weight, 1, held=held, places=most):
+            raise Overloaded(
+                f"the last {kept(most)} of {most} sessions of this engine are kept for tenants below their share; try"
+                " again later"
+            )
 
     def fork(self, line: Line, length: int) -> Line:
         """A branch behind the first `length` ids of a session's line, or of those of a branch and its stem; or behind

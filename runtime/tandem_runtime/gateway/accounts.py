@@ -6,9 +6,12 @@ An account outlives a change of policy and of target: a request keeps the stratu
 counts in the slot of the pod that ran it, under the policy of its moment.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tandem_runtime.domain.adapters import AdapterDigest
+from tandem_runtime.domain.errors import TandemError
 from tandem_runtime.domain.evidence import STRETCH_TOKENS, Arm, Ledger, SlotKey, Stratum, StratumKey
 from tandem_runtime.domain.policy import OwnWish, PairRevision, Policy, RequestKind, SpeculationState
 from tandem_runtime.domain.replay import Replay, Result
@@ -16,6 +19,7 @@ from tandem_runtime.domain.routing import bucket_of
 from tandem_runtime.domain.slots import counted_slot, is_off, slot_number
 from tandem_runtime.domain.tokens import Drafter, Round, Verification
 from tandem_runtime.domain.values import value
+from tandem_runtime.gateway.failures import describe_failure
 from tandem_runtime.gateway.replies import CompletionDetails, SpeculationReport
 from tandem_runtime.policy import PolicyInForce
 from tandem_runtime.telemetry import Metrics
@@ -220,3 +224,13 @@ class Account:
         if self.adapter is not None:
             report["adapter"] = self.adapter
         return report
+
+
+@contextmanager
+def refusals_counted(metrics: Metrics) -> Iterator[None]:
+    """Count a request that is refused before any revision was chosen."""
+    try:
+        yield
+    except TandemError as error:
+        metrics.add_request(describe_failure(error).status)
+        raise

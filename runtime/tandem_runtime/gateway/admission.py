@@ -9,7 +9,9 @@ bucket can be overdrawn, and then the tenant waits longer: over time it gets its
 **Concurrent** counts choices. Both are those of one gateway: of several a tenant may have the sum.
 
 **The house.** Who finds no room waits, for a while and in bounds. Next is whose tenant has the fewest choices in
-progress for its weight, of equals who came first; nobody overtakes it, so a request of many choices has its turn.
+progress for its weight, of equals who came first. Nobody overtakes it, so a request of many choices has its turn, but
+where they would take its tenant above its share: else one that asks for all of the house would keep everybody out. The
+last places of the house, and of the line before it, are kept for tenants below their share (`domain.places`).
 """
 
 import asyncio
@@ -20,6 +22,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from tandem_runtime.domain.errors import BadRequest, Overloaded
+from tandem_runtime.domain.places import Held, is_owed, is_welcome, most_of
 from tandem_runtime.gateway.failures import QuotaUsedUp
 from tandem_runtime.gateway.keys import Quota
 from tandem_runtime.ports import Clock
@@ -78,6 +81,8 @@ class House:
         self._clock = clock
         self._used: Counter[str] = Counter()
         """Choices in progress, by tenant."""
+        self._weights: dict[str, float] = {}
+        """Of those that have some, as told last."""
         self._buckets: dict[str, _Bucket] = {}
         self._waiting: list[_Waiter] = []
 
@@ -111,7 +116,7 @@ class House:
             bucket.tokens -= tokens
 
     def _refuse_what_never_fits(self, guest: Guest) -> None:
-        most, mine = self._limits.sessions, guest.quota.concurrent
+        most, mine = most_of(guest.tenant, guest.weight, self._limits.sessions), guest.quota.concurrent
         if guest.sessions > most:
             raise BadRequest(
                 f"{guest.field} asks for {guest.sessions} choices; at most {most} fit here", parameter=guest.field
@@ -154,14 +159,24 @@ class House:
         return bucket
 
     def _has_room(self, guest: Guest) -> bool:
-        return self.sessions + guest.sessions <= self._limits.sessions
+        return is_welcome(guest.tenant, guest.weight, guest.sessions, held=self._held(), places=self._limits.sessions)
+
+    def _held(self) -> Held:
+        return {tenant: (count, self._weights[tenant]) for tenant, count in self._used.items()}
+
+    def _may_wait(self, guest: Guest) -> bool:
+        """The line is shared as the house is."""
+        waiting = Counter(waiter.guest.tenant for waiter in self._waiting)
+        weights = {waiter.guest.tenant: waiter.guest.weight for waiter in self._waiting}
+        held: Held = {tenant: (count, weights[tenant]) for tenant, count in waiting.items()}
+        return is_welcome(guest.tenant, guest.weight, 1, held=held, places=self._limits.waiting)
 
     async def _wait(self, guest: Guest) -> None:
         full = Overloaded(
             f"{self.sessions} of {self._limits.sessions} sessions are in use, {self.waiting} requests wait; try again",
             retry_after_seconds=self._limits.retry_seconds,
         )
-        if self.waiting >= self._limits.waiting or not self._limits.wait_seconds:
+        if not self._limits.wait_seconds or not self._may_wait(guest):
             raise full
         with self._in_line(guest) as waiter:
             with suppress(TimeoutError):
@@ -175,6 +190,7 @@ class House:
         """Who gives up, or leaves, after it was called gives its room back."""
         waiter = _Waiter(guest)
         self._waiting.append(waiter)
+        self._call()  # it may be welcome where those who wait are not
         try:
             yield waiter
         except BaseException:
@@ -188,18 +204,29 @@ class House:
 
     def _enter(self, guest: Guest) -> None:
         self._used[guest.tenant] += guest.sessions
+        self._weights[guest.tenant] = guest.weight
         self.charge(guest, guest.prompt_tokens)
 
     def _leave(self, guest: Guest) -> None:
         self._used[guest.tenant] -= guest.sessions
+        if not self._used[guest.tenant]:
+            del self._used[guest.tenant], self._weights[guest.tenant]
         self._call()
 
     def _call(self) -> None:
         """Let in who is next, as long as there is room."""
-        while self._waiting:
-            first = min(self._waiting, key=lambda waiter: self._used[waiter.guest.tenant] / waiter.guest.weight)
-            if not self._has_room(first.guest):
-                return
+        while (first := self._next()) is not None:
             self._waiting.remove(first)
             self._enter(first.guest)
             first.called.set()
+
+    def _next(self) -> _Waiter | None:
+        """The first in order that there is room for; nobody behind one who is owed it."""
+        places = self._limits.sessions
+        for waiter in sorted(self._waiting, key=lambda each: self._used[each.guest.tenant] / each.guest.weight):
+            guest = waiter.guest
+            if self._has_room(guest):
+                return waiter
+            if is_owed(guest.tenant, guest.weight, guest.sessions, held=self._held(), places=places):
+                return None
+        return None

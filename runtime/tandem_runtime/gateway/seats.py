@@ -37,7 +37,8 @@ from tandem_runtime.domain.tokens import (
 from tandem_runtime.drafters import LookupDraft, draft_capabilities
 from tandem_runtime.driver import Deadlines, Engines, generate
 from tandem_runtime.gateway.accounts import Account, RoundPlace, Terms, arm_at
-from tandem_runtime.ports import Clock, DraftEngine, Remembering, TargetEngine
+from tandem_runtime.gateway.target_line import TargetLine
+from tandem_runtime.ports import DraftEngine, Remembering, TargetEngine
 from tandem_runtime.reading import read_prompt
 from tandem_runtime.replicas import Pool, Replica
 
@@ -106,16 +107,35 @@ class Foretold:
     end_tokens: frozenset[TokenId]
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """On whose account a choice asks for a place on a target, and until when it waits for one."""
+
+    tenant: str
+    weight: float
+    until: float
+
+
 class Seat:
     """One choice on one pair of pods, and in what it predicts. An Observer of its rounds."""
 
     def __init__(
-        self, account: Account, wish: OwnWish, *, fleet: Fleet, clock: Clock, foretold: Foretold | None = None
+        self,
+        account: Account,
+        wish: OwnWish,
+        claim: Claim,
+        *,
+        fleet: Fleet,
+        line: TargetLine,
+        foretold: Foretold | None = None,
     ) -> None:
         self._account = account
         self._wish = wish
         self._fleet = fleet
-        self._clock = clock
+        self._clock = clock = line.clock
+        self._line = line
+        wanted = account.revision.target, account.adapter
+        self._ticket = line.ticket(wanted, tenant=claim.tenant, weight=claim.weight, until=claim.until)
         self._foretold = foretold
         self._lost: set[str] = set()
         self._reopened = 0
@@ -161,39 +181,45 @@ class Seat:
     async def run(self, request: Request, beliefs: Beliefs) -> AsyncGenerator[Emit | Finish, None]:
         """The session's items to its end; closing the iterator frees both engines.
 
-        A target that has no room, or has begun to drain before anyone told us, is passed over while nothing was said;
-        and so is, once, one that has no law for the next token: that may be its memory, or the request.
+        A target that has no room, or has begun to drain before anyone told us, is passed over while nothing was said,
+        and where all have none the session waits for its turn; and so is, once, one that has no law for the next token
+        passed over: that may be its memory, or the request.
         """
         spoken = False
-        while True:
-            try:
-                async with aclosing(self._session(request, beliefs)) as items:
-                    async for item in items:
-                        spoken = True
-                        if not self._proven:
-                            self._prove()
-                        yield item
-                return
-            except Overloaded:
-                if spoken or not self._move_on():
+        await self._line.turn(self._ticket)
+        try:
+            while True:
+                try:
+                    async with aclosing(self._session(request, beliefs)) as items:
+                        async for item in items:
+                            spoken = True
+                            if not self._proven:
+                                self._prove()
+                            yield item
+                    return
+                except Overloaded as full:
+                    if spoken:
+                        raise
+                    await self._find_room(full)
+                except NotANumber:
+                    if not self._tried_elsewhere(spoken=spoken):
+                        raise
+                except TargetLost:
+                    self._blame("lost")
                     raise
-            except NotANumber:
-                if not self._tried_elsewhere(spoken=spoken):
-                    raise
-            except TargetLost:
-                self._blame("lost")
-                raise
+        finally:
+            self._line.left(self._ticket)
 
     async def read(self, request: Request, *, alternatives: int) -> PromptRead:
         """How likely the target finds the prompt, whole; of one that is lost another takes it over from the start."""
+        await self._line.turn(self._ticket)
         while True:
             try:
                 return await read_prompt(self._target.engine, _reading(request), alternatives=alternatives)
             except TargetLost:
                 await self._reopen()
-            except Overloaded:
-                if not self._move_on():
-                    raise
+            except Overloaded as full:
+                await self._find_room(full)
             except NotANumber:
                 if not self._tried_elsewhere(spoken=False):
                     raise
@@ -225,6 +251,7 @@ class Seat:
     def _prove(self) -> None:
         self._proven = True
         self._target.patience.answered(self._clock.monotonic())
+        self._line.served(self._ticket)
 
     def _blame(self, kind: str) -> None:
         """The target failed this session; that is told once."""
@@ -256,8 +283,21 @@ class Seat:
         self._sit(other)
         return True
 
+    async def _find_room(self, full: Overloaded) -> None:
+        """Another target, or whichever has room when it is this session's turn. Raises `full` when that comes too
+        late."""
+        if self._move_on():
+            return
+        self._stand_up()
+        await self._line.refused(self._ticket, full)
+        self._lost.clear()
+        left, other = self._target, self._borrow_target()
+        self._fleet.targets.give_back(left, served=False)
+        self._sit(other)
+
     def leave(self) -> None:
         """Give the pods back; once."""
+        self._line.left(self._ticket)
         self._stand_up()
         self._fleet.targets.give_back(self._target)
         for drafter, replica in self._drafts.items():

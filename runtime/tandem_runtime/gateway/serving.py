@@ -35,15 +35,16 @@ from tandem_runtime.domain.tokens import (
     TokenId,
     Verification,
 )
-from tandem_runtime.gateway.accounts import Account, Assignment
+from tandem_runtime.gateway.accounts import Account, Assignment, refusals_counted
 from tandem_runtime.gateway.admission import Guest, House, Limits
 from tandem_runtime.gateway.failures import CLIENT_CLOSED, ModelNotServed, Unauthorized, describe_failure
 from tandem_runtime.gateway.intake import Ask, check_fits
 from tandem_runtime.gateway.keys import aside
 from tandem_runtime.gateway.replays import ReplayJob, Replays
 from tandem_runtime.gateway.replies import CompletionDetails, SpeculationReport
-from tandem_runtime.gateway.seats import Fleet, Foretold, Seat
+from tandem_runtime.gateway.seats import Claim, Fleet, Foretold, Seat
 from tandem_runtime.gateway.shadow import Shadow, ShadowJob
+from tandem_runtime.gateway.target_line import TargetLine
 from tandem_runtime.policy import PolicyInForce
 from tandem_runtime.ports import Clock, Tokenizer
 from tandem_runtime.telemetry import Metrics
@@ -211,6 +212,7 @@ class Gateway:
         self.replays = Replays(fleet.targets, clock=clock)
         self.draining = False
         self._house = House(limits, clock)
+        self._line = TargetLine(clock)
         books.metrics.watch_targets(lambda: fleet.targets.resting(clock.monotonic()))
         self._replies: set[Reply] = set()
         self._revoked: frozenset[str] = frozenset()
@@ -226,8 +228,8 @@ class Gateway:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for room."""
-        return self._house.waiting
+        """Requests that wait for room here, and choices that wait for room on a target."""
+        return self._house.waiting + self._line.waiting
 
     @property
     def ready(self) -> bool:
@@ -273,17 +275,18 @@ class Gateway:
     @asynccontextmanager
     async def answer(self, ask: Ask, *, request_id: str, session_key: str | None) -> AsyncIterator[Reply]:
         """Serve `ask`. Raises BadRequest, ModelNotServed, Overloaded, TargetLost, and what engines raise."""
-        with _refusals_counted(self.books.metrics):
+        with refusals_counted(self.books.metrics):
             assignment = self._assignment(ask, request=request_id, session=session_key or ask.user)
         account = Account(assignment, self.in_force, ledger=self.books.ledger, metrics=self.books.metrics)
         guest = Guest(ask.tenant, ask.weight, ask.quota, ask.sessions, ask.prompt_tokens, ask.choices_field)
+        claim = Claim(ask.tenant, ask.weight, self.clock.monotonic() + self.limits.wait_seconds)
         reply = Reply(ask, account, clock=self.clock, charge=partial(self._house.charge, guest))
         with _closed_by_its_end(account):
             async with self._house.admitted(guest):
                 if ask.tenant in self._revoked:  # while it was read, or waited
                     raise _revoked()
                 with _left(reply.choices):
-                    self._seat(reply, ask, account, request_id)
+                    self._seat(reply, ask, account, claim, request_id)
                     async with self._running(reply, assignment):
                         yield reply
                     if ask.tenant not in self._revoked:  # while its last choice was let go
@@ -335,11 +338,11 @@ class Gateway:
             raise TargetLost(f"no target pod of revision {revision.name} is ready; try again")
         return loaded[name]
 
-    def _seat(self, reply: Reply, ask: Ask, account: Account, request_id: str) -> None:
+    def _seat(self, reply: Reply, ask: Ask, account: Account, claim: Claim, request_id: str) -> None:
         """Place every choice, numbered prompt by prompt; nothing has reached an engine when this raises."""
         foretold = None if ask.prediction is None else Foretold(ask.prediction, self._end_tokens(ask))
         for index in range(ask.sessions):
-            seat = Seat(account, ask.wish, fleet=self.fleet, clock=self.clock, foretold=foretold)
+            seat = Seat(account, ask.wish, claim, fleet=self.fleet, line=self._line, foretold=foretold)
             request = self._request(ask, seat, index, session=SessionId(f"{request_id}-{index}"))
             reply.choices.append(Choice(request, seat, []))
             check_fits(ask, seat.target)
@@ -466,16 +469,6 @@ def _shadowing(assignment: Assignment) -> list[PairRevision]:
         for revision in assignment.policy.revisions
         if revision.drafters and (revision.shadow or (is_off and revision == assignment.revision))
     ]
-
-
-@contextmanager
-def _refusals_counted(metrics: Metrics) -> Iterator[None]:
-    """Count a request that is refused before any revision was chosen."""
-    try:
-        yield
-    except TandemError as error:
-        metrics.add_request(describe_failure(error).status)
-        raise
 
 
 @contextmanager
