@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 from tandem_runtime.domain.adapters import AdapterDigest, AdapterFacts
 from tandem_runtime.domain.patience import Patience
 from tandem_runtime.domain.policy import RoleHash
-from tandem_runtime.domain.routing import least_busy
+from tandem_runtime.domain.routing import choose_pod
 from tandem_runtime.domain.tokens import Capabilities
 from tandem_runtime.ports import DraftEngine, TargetEngine
 
@@ -116,16 +116,18 @@ class Pool(Generic[Engine]):
     def borrow(
         self,
         role_hash: RoleHash,
+        pin: str,
         *,
         now: float = math.inf,
         barred: Iterable[str] = (),
         adapter: AdapterDigest | None = None,
     ) -> Replica[Engine] | None:
-        """The least busy open replica of that hash with that adapter, one session busier now; None if there is none
-        but those that are barred, and such as rest while others do not. Without `now` nobody rests."""
+        """An open replica of that hash with that adapter, by load and by `pin` (`domain.routing`), one session busier
+        now; None if there is none but those that are barred, and such as rest while others do not. Without `now` nobody
+        rests."""
         serving = [replica for replica in self if replica.serves(role_hash, adapter)]
         sound = [replica for replica in serving if not replica.patience.rests(now)]
-        chosen = least_busy({replica.uid: replica.sessions for replica in sound or serving}, barred=barred)
+        chosen = choose_pod(pin, {replica.uid: replica.sessions for replica in sound or serving}, barred=barred)
         if chosen is None:
             return None
         replica = self._replicas[chosen]

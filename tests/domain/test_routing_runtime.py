@@ -1,4 +1,4 @@
-"""Hashes against weights, units, and the least busy pod."""
+"""Hashes against weights, units, and which pod a session goes to."""
 
 from collections import Counter
 from dataclasses import replace
@@ -7,8 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.policy import Assignment, PairRevision, Policy, RevisionName, RoleHash
-from tandem_runtime.domain.routing import bucket_of, choose_revision, hash64, least_busy, unit_of
+from tandem_runtime.domain.routing import (
+    NEAR_SESSIONS,
+    PREFIX_TOKENS,
+    bucket_of,
+    choose_pod,
+    choose_revision,
+    hash64,
+    pin_of,
+    unit_of,
+)
+from tandem_runtime.domain.tokens import TokenId
 
 
 def policy_of(*weights: int) -> Policy:
@@ -70,11 +81,45 @@ def test_the_unit_is_what_is_assigned(assignment: Assignment, session: str | Non
     ("sessions", "barred", "chosen"),
     [
         ({}, (), None),
-        ({"a": 3, "b": 1, "c": 2}, (), "b"),
-        ({"b": 1, "a": 1}, (), "a"),
+        ({"a": 6, "b": 3, "c": 7}, (), "b"),
         ({"a": 0, "b": 5}, ("a",), "b"),
         ({"a": 0}, ("a", "z"), None),
     ],
 )
-def test_the_least_busy_pod_is_chosen(sessions: dict[str, int], barred: tuple[str, ...], chosen: str | None) -> None:
-    assert least_busy(sessions, barred=barred) == chosen
+def test_a_pod_that_is_far_less_busy_is_chosen(
+    sessions: dict[str, int], barred: tuple[str, ...], chosen: str | None
+) -> None:
+    assert choose_pod("any", sessions, barred=barred) == chosen
+
+
+PODS = [f"pod-{number}" for number in range(4)]
+PINS = [pin_of("acme", None, (number, 5, 6)) for number in range(400)]
+
+
+def test_equal_pods_share_the_beginnings_evenly_and_each_keeps_its_own() -> None:
+    chosen = [choose_pod(pin, dict.fromkeys(PODS, 0)) for pin in PINS]
+    assert all(70 < chosen.count(pod) < 130 for pod in PODS)
+    assert chosen == [choose_pod(pin, dict.fromkeys(reversed(PODS), 3)) for pin in PINS]
+
+
+def test_a_pod_that_goes_moves_its_own_part_and_no_other() -> None:
+    before = [choose_pod(pin, dict.fromkeys(PODS, 0)) for pin in PINS]
+    after = [choose_pod(pin, dict.fromkeys(PODS[1:], 0)) for pin in PINS]
+    assert all(then == now for then, now in zip(before, after, strict=True) if then != PODS[0])
+
+
+def test_a_known_beginning_is_worth_two_sessions_and_no_third() -> None:
+    home = choose_pod(PINS[0], dict.fromkeys(PODS, 0))
+    busy = {pod: 1 + NEAR_SESSIONS if pod == home else 1 for pod in PODS}
+    assert choose_pod(PINS[0], busy) == home
+    assert choose_pod(PINS[0], {pod: count + (pod == home) for pod, count in busy.items()}) != home
+
+
+def test_what_lies_behind_the_first_tokens_moves_nobody_and_all_before_does() -> None:
+    prompt: tuple[TokenId, ...] = tuple(range(PREFIX_TOKENS))
+    pin = pin_of("acme", None, prompt)
+    assert pin == pin_of("acme", None, (*prompt, 7, 8))
+    digest = AdapterDigest("sha256:1")
+    others = [pin_of("acme", None, prompt[:-1]), pin_of("beta", None, prompt), pin_of("acme", digest, prompt)]
+    assert len({pin, *others}) == 4
+    assert pin_of("acme", None, (-1, 2**80))

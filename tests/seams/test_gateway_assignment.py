@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 from tests.seams.gateway_peers import Running, always, running_gateway
+from tests.seams.target_peers import another_target
 
 from tandem_runtime.domain.policy import Assignment, PairRevision, RevisionName, RoleHash
 from tandem_runtime.domain.routing import choose_revision
-from tandem_runtime.engines.scripted import chain_logits, lame_chain_logits
+from tandem_runtime.engines.scripted import ScriptedModel, chain_logits, lame_chain_logits
+from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.local import LOCAL_DRAFT, LOCAL_TARGET
 from tandem_runtime.replicas import WARM_AFTER_REQUESTS, WARM_AFTER_SECONDS, Replica
 
@@ -114,3 +116,26 @@ async def test_what_a_draft_scored_in_a_shadow_step_does_not_warm_it_up() -> Non
         strata = [one for one in gateway.evidence()["strata"] if one["revision"] == "canary"]
     assert sum(sum(one["shadow"]["examined"]) for one in strata) > 0
     assert [sum(one["acceptance"]["requests"]) for one in strata] == [0, 3]
+
+
+def known_tokens(running: Running) -> int:
+    """Tokens that targets did not read anew, since their memory held them."""
+    engines = [target.engine for target in running.gateway.fleet.targets]
+    return sum(engine.memory.cached_tokens for engine in engines if isinstance(engine, BatchedTarget))
+
+
+async def test_the_next_turn_of_a_chat_meets_what_its_target_knows() -> None:
+    """Each turn goes where the last one went, and the chats go to both targets."""
+    models = [ScriptedModel(chain_logits, max_length=2000) for _ in range(2)]
+    async with running_gateway(models[0]) as running:
+        with another_target(running, models[1], "uid-another"):
+            for chat in range(7):
+                prompt = [chat, *[1, 2, 3, 4, 5] * 60]
+                for turn in range(3):
+                    before = known_tokens(running)
+                    await running.plain(prompt=prompt, max_tokens=8)
+                    assert (known_tokens(running) - before >= 288) == (turn > 0)
+                    prompt += [6, 0, turn]
+            served = [target.served for target in running.gateway.fleet.targets]
+    assert sum(served) == 21
+    assert all(count and count % 3 == 0 for count in served)

@@ -177,7 +177,7 @@ async def test_a_difference_on_a_target_that_is_not_bitwise_is_uncertain() -> No
 async def test_a_replay_never_begins_where_this_gateway_has_a_session() -> None:
     engine = Reciter()
     with stage(engine) as (staged, replicas), working(staged):
-        borrowed = staged.pool.borrow(TARGET)
+        borrowed = staged.pool.borrow(TARGET, "any")
         assert borrowed is not None
         staged.offer()
         await until(lambda: staged.pool.looks > 3)

@@ -12,6 +12,7 @@ from tests.seams.target_peers import another_target
 from tests.seams.test_roles import free_ports
 from tests.seams.wire_peers import QUICK, opening, verify
 
+from tandem_runtime.domain.routing import choose_pod, pin_of
 from tandem_runtime.domain.tokens import TokenId
 from tandem_runtime.engines import batched
 from tandem_runtime.engines.pace import UNPACED, Pace
@@ -24,6 +25,12 @@ from tandem_runtime.wire.roles import TargetRole
 
 SHORT: dict[str, Any] = {"model": "chat", "prompt": "b", "max_tokens": 8, "temperature": 0}
 RIGHT = "fdbcdace"
+SICK = next(
+    uid
+    for uid in map("sick-{}".format, range(100))
+    if choose_pod(pin_of("", None, (1,)), {uid: 0, "uid-target": 0}) == uid
+)
+"""To whom requests go first."""
 WIDTH = (0,)
 """What a script is asked once for the width of its rows."""
 
@@ -70,7 +77,7 @@ async def test_a_target_that_fails_at_once_fails_nobody_and_is_left_alone(
 ) -> None:
     counting = Counting(sick)
     async with running_gateway(chain_logits) as running:
-        with another_target(running, counting, "a-sick") as replica:
+        with another_target(running, counting, SICK) as replica:
             assert set(await ask(running, requests, at_once=at_once)) == {(200, RIGHT)}
             assert counting.begun <= at_once + 4  # its first company, and those who tried it again alone
             assert replica.patience.record.failures > 0
@@ -86,7 +93,7 @@ async def test_who_failed_rests_and_is_tried_by_one_session_after_that() -> None
 
     counting = Counting(sick)
     async with running_gateway(chain_logits) as running:
-        with another_target(running, counting, "a-sick") as replica:
+        with another_target(running, counting, SICK) as replica:
             patience = replica.patience
             await ask(running, 4)
             begun = counting.begun
@@ -121,19 +128,19 @@ async def test_a_target_whose_step_never_ends_keeps_the_sessions_of_one_time_lim
 
     counting = Counting(hung)
     async with running_gateway(chain_logits) as running:
-        with another_target(running, counting, "a-sick") as replica:
+        with another_target(running, counting, SICK) as replica:
             try:
                 assert set(await ask(running, 20, at_once=2)) == {(200, RIGHT)}
                 assert replica.sessions == 0
                 told = running.gateway.books.metrics.render().decode()
-                assert 'tandem_target_failures_total{kind="lost",revision="local"} 1.0' in told
+                assert 'tandem_target_failures_total{kind="lost",revision="local"} 2.0' in told
             finally:
                 hangs.set()
 
 
 async def test_a_prompt_is_scored_by_a_target_that_has_a_law() -> None:
     async with running_gateway(chain_logits) as running:
-        with another_target(running, without_a_law, "a-sick"):
+        with another_target(running, without_a_law, SICK):
             for _ in range(4):
                 body = {**SHORT, "prompt": "bcd", "echo": True, "logprobs": 1, "max_tokens": 1}
                 reply = await running.http.post("/v1/completions", json=body)
@@ -151,12 +158,12 @@ async def test_no_law_anywhere_is_told_after_one_more_try() -> None:
 
 async def test_who_rests_shows_where_one_looks() -> None:
     async with running_gateway(chain_logits) as running:
-        with another_target(running, without_a_law, "a-sick"):
+        with another_target(running, without_a_law, SICK):
             await ask(running, 4)
             told = (await running.http.get("/v1/speculation")).json()["revisions"][0]["targets"]
             metrics = running.gateway.books.metrics.render().decode()
     shown = {target["pod"]: (target["resting"], target["failures"] > 0) for target in told}
-    assert shown == {"a-sick": (True, True), "uid-target": (False, False)}
+    assert shown == {SICK: (True, True), "uid-target": (False, False)}
     assert "tandem_resting_targets 1.0" in metrics
     assert 'tandem_target_failures_total{kind="not_a_number",revision="local"}' in metrics
 

@@ -1,4 +1,4 @@
-"""Knows how a request finds its revision and its pods: hashes against weights, then the least busy pod.
+"""Knows how a request finds its revision and its pods: hashes against weights, then a pod by load and by its prefix.
 
 Refuses to know connections and load beyond a count of sessions.
 
@@ -7,16 +7,28 @@ chosen by share(unit) = hash(unit|salt) / 2^64 against the weights laid end to e
 90 and 10, shares in [0, .9) go to the first. A growing second weight takes over from the upper end only, so that a
 session which has met the canary stays with it. The bucket of the evidence, hash(unit) mod 128, comes from another
 hash, so that buckets and revisions are independent.
+
+Of the pods that are about as little busy as any, a request goes to the one that those before it went to which began the
+same way: what they computed of a prompt may still stand in that pod's memory. Each pod's hash with the beginning is a
+number, and the highest has it (Thaler and Ravishankar 1998, "rendezvous hashing"), so that a pod that comes or goes
+moves its own part of the beginnings and no other.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.policy import WHOLE_PERCENT, Assignment, PairRevision, Policy
+from tandem_runtime.domain.tokens import TokenId
 
 BUCKETS = 128
 _SPAN = 2**64
+NEAR_SESSIONS = 2
+"""So many sessions more than the least busy pod has are worth a prompt that is known already."""
+PREFIX_TOKENS = 256
+"""The turns of a chat differ behind these; while it is shorter, what is read anew is as short."""
 Name = TypeVar("Name", bound=str)
 
 
@@ -46,7 +58,17 @@ def choose_revision(policy: Policy, unit: str) -> PairRevision:
     raise AssertionError("weights add up to 100, which parse_policy checks")
 
 
-def least_busy(sessions: Mapping[Name, int], *, barred: Iterable[Name] = ()) -> Name | None:
-    """The pod with the fewest sessions, the lowest name on ties; None when all are barred."""
+def pin_of(tenant: str, adapter: AdapterDigest | None, prompt: Sequence[TokenId]) -> str:
+    """What requests have in common that may find the same prefix known: prefixes cross no tenant and no adapter. Ids
+    that no model knows are refused later."""
+    whose = f"{len(tenant)}|{tenant}|{adapter or ''}|".encode()
+    ids = array("Q", [token % _SPAN for token in prompt[:PREFIX_TOKENS]])
+    return hashlib.sha256(whose + ids.tobytes()).hexdigest()
+
+
+def choose_pod(pin: str, sessions: Mapping[Name, int], *, barred: Iterable[Name] = ()) -> Name | None:
+    """The pinned one of those that have two sessions more than the least busy at most; None when all are barred."""
     open_pods = sessions.keys() - set(barred)
-    return min(open_pods, key=lambda pod: (sessions[pod], pod), default=None)
+    most = min((sessions[pod] for pod in open_pods), default=0) + NEAR_SESSIONS
+    near = (pod for pod in open_pods if sessions[pod] <= most)
+    return max(near, key=lambda pod: (hash64(f"{pin}|{pod}"), pod), default=None)

@@ -109,11 +109,13 @@ class Foretold:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """On whose account a choice asks for a place on a target, and until when it waits for one."""
+    """On whose account a choice asks for a place on a target, until when it waits for one, and what its pods are chosen
+    by (`domain.routing.pin_of`)."""
 
     tenant: str
     weight: float
     until: float
+    pin: str
 
 
 class Seat:
@@ -136,6 +138,7 @@ class Seat:
         self._line = line
         wanted = account.revision.target, account.adapter
         self._ticket = line.ticket(wanted, tenant=claim.tenant, weight=claim.weight, until=claim.until)
+        self._pin = claim.pin
         self._foretold = foretold
         self._lost: set[str] = set()
         self._reopened = 0
@@ -329,7 +332,7 @@ class Seat:
 
     def _borrowed(self) -> Replica[TargetEngine] | None:
         role, now = self._account.revision.target, self._clock.monotonic()
-        return self._fleet.targets.borrow(role, now=now, barred=self._lost, adapter=self._account.adapter)
+        return self._fleet.targets.borrow(role, self._pin, now=now, barred=self._lost, adapter=self._account.adapter)
 
     def _borrow_drafts(self) -> dict[Drafter, Replica[DraftEngine]]:
         """The revision's drafters, and the request's; those that are not there cost speed only."""
@@ -339,7 +342,7 @@ class Seat:
         roles = {} if revision.draft is None else {Drafter.MODEL: revision.draft}
         roles |= {drafter: lookup_role(drafter) for drafter in revision.lookups}
         now = self._clock.monotonic()
-        borrowed = {drafter: self._fleet.drafts.borrow(role, now=now) for drafter, role in roles.items()}
+        borrowed = {drafter: self._fleet.drafts.borrow(role, self._pin, now=now) for drafter, role in roles.items()}
         return {drafter: replica for drafter, replica in borrowed.items() if replica is not None} | self._own_draft()
 
     def _own_draft(self) -> dict[Drafter, Replica[DraftEngine]]:

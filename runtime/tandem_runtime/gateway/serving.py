@@ -23,7 +23,7 @@ from tandem_runtime.domain.errors import Overloaded, TandemError, TargetLost
 from tandem_runtime.domain.evidence import EvidenceDocument, Ledger
 from tandem_runtime.domain.policy import PairRevision, Policy, RequestKind, SpeculationState, lookup_role
 from tandem_runtime.domain.replay import BITWISE, Replay, Result, is_comparable, is_sampled
-from tandem_runtime.domain.routing import choose_revision, unit_of
+from tandem_runtime.domain.routing import choose_revision, pin_of, unit_of
 from tandem_runtime.domain.segments import Segment, Segments, heat_of
 from tandem_runtime.domain.stopping import Endings
 from tandem_runtime.domain.tokens import (
@@ -279,14 +279,14 @@ class Gateway:
             assignment = self._assignment(ask, request=request_id, session=session_key or ask.user)
         account = Account(assignment, self.in_force, ledger=self.books.ledger, metrics=self.books.metrics)
         guest = Guest(ask.tenant, ask.weight, ask.quota, ask.sessions, ask.prompt_tokens, ask.choices_field)
-        claim = Claim(ask.tenant, ask.weight, self.clock.monotonic() + self.limits.wait_seconds)
+        until = self.clock.monotonic() + self.limits.wait_seconds
         reply = Reply(ask, account, clock=self.clock, charge=partial(self._house.charge, guest))
         with _closed_by_its_end(account):
             async with self._house.admitted(guest):
                 if ask.tenant in self._revoked:  # while it was read, or waited
                     raise _revoked()
                 with _left(reply.choices):
-                    self._seat(reply, ask, account, claim, request_id)
+                    self._seat(reply, ask, account, until, request_id)
                     async with self._running(reply, assignment):
                         yield reply
                     if ask.tenant not in self._revoked:  # while its last choice was let go
@@ -338,10 +338,12 @@ class Gateway:
             raise TargetLost(f"no target pod of revision {revision.name} is ready; try again")
         return loaded[name]
 
-    def _seat(self, reply: Reply, ask: Ask, account: Account, claim: Claim, request_id: str) -> None:
+    def _seat(self, reply: Reply, ask: Ask, account: Account, until: float, request_id: str) -> None:
         """Place every choice, numbered prompt by prompt; nothing has reached an engine when this raises."""
         foretold = None if ask.prediction is None else Foretold(ask.prediction, self._end_tokens(ask))
+        pins = [pin_of(ask.tenant, account.adapter, prompt) for prompt in ask.prompts]
         for index in range(ask.sessions):
+            claim = Claim(ask.tenant, ask.weight, until, pins[index // ask.choices])
             seat = Seat(account, ask.wish, claim, fleet=self.fleet, line=self._line, foretold=foretold)
             request = self._request(ask, seat, index, session=SessionId(f"{request_id}-{index}"))
             reply.choices.append(Choice(request, seat, []))

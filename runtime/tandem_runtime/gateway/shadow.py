@@ -80,7 +80,7 @@ class Shadow:
         await self._jobs.join()
 
     async def _score(self, job: ShadowJob) -> None:
-        replica = self._drafts.borrow(job.draft)
+        replica = self._drafts.borrow(job.draft, job.opening.session)
         if replica is None:
             self.dropped += 1
             return
