@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem_operator.domain.breaker import TRANSITIONS, Facts, Turn, released, turn
-from tandem_operator.domain.intervals import Estimate
+from tandem_operator.domain.intervals import Estimate, ratio
 from tandem_operator.domain.progress import Breaker, SpeculationReason, SpeculationState
 from tandem_operator.domain.spec import AutoDisable, SpeculationMode
 
@@ -74,6 +74,15 @@ def test_a_probe_ends_where_the_runtime_sees_no_gain_however_well_its_few_propos
     assert after.failed_returns == PROBING.failed_returns + 1
     assert turn(PROBING, replace(idle, speculating=900)).state is SpeculationState.ACTIVE
     assert turn(PROBING, replace(idle, mode=SpeculationMode.ALWAYS)).state is SpeculationState.ACTIVE
+
+
+def test_c21_an_adapter_that_no_guess_of_the_draft_suits_does_not_switch_it_off_for_all() -> None:
+    """vLLM PR 11966: ten rounds each, of 40 requests with 4 tokens accepted, of 20 with one rejection."""
+    requests = [(40, 40), (0, 10), (40, 40)] * 20
+    pooled = ratio([accepted for accepted, _ in requests], [examined for _, examined in requests])
+    assert pooled is not None
+    assert pooled.value == pytest.approx(1600 / 1800)
+    assert turn(ACTIVE, replace(QUIET, acceptance=pooled, requests=60)) == ACTIVE
 
 
 @pytest.mark.parametrize(("facts", "reason"), TRIPS)

@@ -30,6 +30,17 @@ def mixed(requests: int, seed: int) -> Buckets:
     return Buckets(*(tuple(row) for row in rows))
 
 
+def short_and_long(times: int, seed: int) -> Buckets:
+    """C30 (slime PR 2240): seven requests with 1 accepted and 2 rejected, one with 900 and 50; so many times."""
+    chance = random.Random(seed)
+    rows = [[0] * BUCKETS for _ in range(3)]
+    for accepted, rejected in ([(1, 2)] * 7 + [(900, 50)]) * times:
+        bucket = chance.randrange(BUCKETS)
+        for row, more in zip(rows, (accepted, accepted + rejected, 1), strict=True):
+            row[bucket] += more
+    return Buckets(*(tuple(row) for row in rows))
+
+
 def plain(requests: int, rate: float, seed: int) -> Buckets:
     """Requests of 20 examined tokens with one acceptance."""
     chance = random.Random(seed)
@@ -99,6 +110,20 @@ def test_c33_acceptance_decides_at_the_thousandth_request_of_the_canary_and_not_
     after = result("acceptance", with_acceptance(mixed(1000, seed), mixed(9000, seed + 100)))
     assert (after.verdict, after.value, after.samples) == (CheckVerdict.PASS, "0.900", "1000 requests")
     assert float(after.low) > 0.8
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_c30_acceptance_is_pooled_over_tokens_and_not_averaged_over_requests(seed: int) -> None:
+    """The average of ratios would be .410, below the floor."""
+    rules = Analysis(min_requests=200, acceptance=AcceptanceGate(min_basis_points=9000))
+    few = short_and_long(1, seed)
+    assert (sum(few.accepted), sum(few.examined)) == (907, 971)
+    held = result("acceptance", with_acceptance(few, few), rules)
+    assert (held.verdict, held.value) == (CheckVerdict.INCONCLUSIVE, "0.934")
+    many = with_acceptance(short_and_long(100, seed), short_and_long(100, seed + 100))
+    floor, drop = (result(name, many, rules) for name in ("acceptance", "acceptanceDrop"))
+    assert (floor.verdict, floor.value, drop.verdict) == (CheckVerdict.PASS, "0.934", CheckVerdict.PASS)
+    assert float(floor.value) - float(floor.low) < 0.01
 
 
 def test_c33_the_case_counts_as_it_says() -> None:
