@@ -39,6 +39,11 @@ LAB: dict[str, tuple[str, ...]] = {
         "seams/test_roles.py::test_a_target_that_hangs_with_its_socket_open_is_lost_by_its_pings",
         "seams/test_shares.py::test_a_deadline_passed_at_the_gateway_ends_the_work_behind_the_wire",
     ),
+    "sick target among sound ones": (
+        "seams/test_sick_targets.py::test_a_target_that_fails_at_once_fails_nobody_and_is_left_alone",
+        "seams/test_sick_targets.py::test_a_target_whose_step_never_ends_keeps_the_sessions_of_one_time_limit",
+        "seams/test_sick_targets.py::test_an_engine_whose_step_does_not_end_says_so_until_it_does",
+    ),
     "draft outage": (
         "seams/test_discovery.py::test_a_draft_pod_that_dies_within_a_stream_changes_no_text",
         "scenarios/test_driver.py::test_a_draft_that_fails_in_any_way_costs_no_text",
