@@ -8,7 +8,7 @@ import json
 import logging
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -74,6 +74,7 @@ class ScrapeHistory:
     """Earlier scrapes, in memory only: after a restart the breaker's window fills anew, which only makes it wait."""
 
     _kept: dict[Key, deque[PackedScrape]] = field(default_factory=dict)
+    _silent: dict[Key, Mapping[str, datetime]] = field(default_factory=dict)
 
     def add(self, key: Key, scrape: Scrape, window: timedelta) -> None:
         """Remember `scrape` unless one is kept from just before, and forget what the window cannot reach, but for one
@@ -89,8 +90,17 @@ class ScrapeHistory:
         found = newest_before(self._kept.get(key, ()), moment)
         return None if found is None else found.scrape()
 
+    def silent(self, key: Key, scrape: Scrape, ready: Iterable[str]) -> Mapping[str, datetime]:
+        """Since which look each of the ready gateways has not answered; those that do are not named."""
+        before = self._silent.pop(key, {})
+        found = {name: before.get(name, scrape.at) for name in ready if name not in scrape.documents}
+        if found:
+            self._silent[key] = found
+        return found
+
     def forget(self, key: Key) -> None:
         self._kept.pop(key, None)
+        self._silent.pop(key, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +159,9 @@ async def observe(found: Found, sources: Sources, *, window: timedelta) -> Obser
     )
     baseline = sources.history.baseline(key, now - window)
     sources.history.add(key, scrape, window)
-    return replace(held, pods=tuple(pressed), scrape=scrape, baseline=baseline, readings=tuple(answered))
+    silent = sources.history.silent(key, scrape, (pod.name for pod in held.of_role(Role.GATEWAY) if pod.ready))
+    seen = replace(held, pods=tuple(pressed), scrape=scrape, baseline=baseline, silent=silent)
+    return replace(seen, readings=tuple(answered))
 
 
 async def _reading(query: queries.Query, metrics: Metrics | None) -> readings.Reading:

@@ -84,6 +84,7 @@ class World:
         self.born: dict[str, datetime] = {}
         self.behaviour: dict[str, Behaviour] = {}
         self.gateways: dict[str, Gateway] = {}
+        self.silent: dict[str, datetime] = {}
         self.scrapes: list[Scrape] = []
         self.rate = 0.0
         self.segments: dict[str, float] = {}
@@ -133,6 +134,9 @@ class World:
             scrape=scrape,
             baseline=baseline,
         )
+        ready = (pod.name for pod in self.ready_pods(Role.GATEWAY))
+        self.silent = {pod: self.silent.get(pod, self.now) for pod in ready if pod not in scrape.documents}
+        seen = replace(seen, silent=dict(self.silent))
         return replace(seen, readings=tuple(map(self.reading, queries.due(seen))))
 
     def reading(self, query: queries.Query) -> readings.Reading:

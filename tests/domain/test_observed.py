@@ -128,6 +128,7 @@ looks = st.builds(
     scrape=st.none() | scrapes,
     baseline=st.none() | scrapes,
     nodes=st.none() | tuples_of(st.builds(Node, words, st.dictionaries(words, words, max_size=2))),
+    silent=st.dictionaries(words, moments, max_size=2),
 )
 progresses = st.builds(
     Progress,

@@ -180,6 +180,17 @@ def test_frequent_looks_over_a_long_window_are_thinned_and_the_baseline_stays() 
     assert timedelta(0) <= (now - window) - found.at <= window / MOST_SCRAPES
 
 
+def test_a_gateway_is_silent_from_the_first_look_that_it_did_not_answer_until_it_answers() -> None:
+    history, later = ScrapeHistory(), START + timedelta(seconds=40)
+    answer = {"a": Document(boot="a", policy=1, serving=True)}
+    assert history.silent(KEY, Scrape(START, answer), ["a", "b"]) == {"b": START}
+    assert history.silent(KEY, Scrape(later, answer), ["a", "b"]) == {"b": START}
+    assert history.silent(KEY, Scrape(later, {}), ["a"]) == {"a": later}  # b went
+    assert history.silent(KEY, Scrape(later, answer), ["a", "b"]) == {"b": later}
+    history.forget(KEY)
+    assert history.silent(KEY, Scrape(START, {}), []) == {}
+
+
 def test_objects_have_histories_of_their_own_and_a_gone_one_has_none() -> None:
     history, other = ScrapeHistory(), Key("llm", "other")
     history.add(KEY, Scrape(START, {}), WINDOW)

@@ -138,6 +138,10 @@ def _given_way(view: View, role: Role, role_hash: RoleHash) -> GateResult | None
 def _gateway_ready(view: View) -> GateResult:
     if view.decision.spec is None:
         return GateResult(_UNKNOWN, "NotYet", "the spec cannot be read")
+    mute = view.seen.mute()
+    if mute:
+        words = f"{', '.join(mute)}: ready, but does not answer the operator, which cannot tell what policy it follows"
+        return GateResult(_FALSE, "NoAnswer", words)
     return _counted(view, Role.GATEWAY, None, view.decision.spec.gateway.replicas)
 
 

@@ -8,7 +8,7 @@ gave them (without managedFields), and read here through small views; pods are r
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
@@ -22,6 +22,9 @@ from tandem_operator.domain.samples import Document, Scrape
 from tandem_operator.domain.settings import OperatorTerms
 
 Found = TypeVar("Found")
+
+MUTE_AFTER = timedelta(seconds=30)
+"""A gateway that is ready and does not answer the operator for so long is mute, and replaced where another answers."""
 
 GROUP = "tandem.dev"
 LABEL_DEPLOYMENT = f"{GROUP}/deployment"
@@ -179,6 +182,7 @@ class Observed:
     None until the operator has watched that long. `nodes` is None where it may not read them. `terms` are the
     operator's settings, as far as decisions rest on them. `readings` are what Prometheus answered, where it was asked.
     `lacking_fields` are those that the served definition of the resource has not.
+    `silent` says of each ready gateway that did not answer since when it has not, as far as the operator has watched.
     """
 
     now: Moment
@@ -191,6 +195,7 @@ class Observed:
     nodes: tuple[Node, ...] | None = None
     readings: tuple[Reading, ...] = ()
     lacking_fields: tuple[str, ...] = ()
+    silent: Mapping[str, Moment] = field(default_factory=dict)
 
     def of_kind(self, kind: str) -> Iterator[Child]:
         return (child for child in self.children if child.kind == kind)
@@ -252,6 +257,15 @@ class Observed:
         """Whether a gateway says that it has heard of this policy or a later one."""
         document = self.documents.get(gateway.name)
         return document is not None and document.policy >= policy
+
+    def behind(self, policy: int) -> tuple[Pod, ...]:
+        """The ready gateways that do not say that they have heard of this policy, by name."""
+        late = (pod for pod in self.of_role(Role.GATEWAY) if pod.ready and not self.follows(pod, policy))
+        return tuple(sorted(late, key=lambda pod: pod.name))
+
+    def mute(self) -> tuple[str, ...]:
+        """The gateways that have not answered for so long that it is no single look that went wrong."""
+        return tuple(sorted(name for name, since in self.silent.items() if self.now - since >= MUTE_AFTER))
 
     def of_role(self, role: Role) -> tuple[Pod, ...]:
         return tuple(pod for pod in self.pods if pod.role is role and not pod.leaving)

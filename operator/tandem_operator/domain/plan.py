@@ -14,8 +14,10 @@ Refuses to know why it was decided so, and how writes are carried out.
 5. *Weights*: the policy, numbered only when it changes; the same policy again is no write. It sends nobody to pods that
    were not made. Where all that it sends somebody to have their Deployments it is written before the creates, so that a
    child which the API server refuses holds up no abort and no switch.
-6. *Deletes* come last, and only after every gateway reports the policy that no longer needs what goes. An alert's
-   annotation goes once the persisted status echoes it. Deleting twice is success.
+6. *Deletes* come last, and only after every gateway reports the policy that no longer needs what goes. A gateway that is
+   deaf (it answers, and follows an older policy) or mute (it does not answer) would hold them up for ever, so it is
+   deleted itself, one at a time, where another one answers. An only gateway that is deaf gets another one beside it
+   first. An alert's annotation goes once the persisted status echoes it. Deleting twice is success.
 
 A steady object is an empty plan.
 """
@@ -39,8 +41,6 @@ ANNOTATION_CHANGED_AT = f"{GROUP}/changed-at"
 HISTORY_KEY = "history.json"
 DEAF_AFTER = timedelta(seconds=10)
 """A gateway that answers but follows an older policy for longer is replaced, or an abort would have no bound."""
-MUTE_AFTER = timedelta(seconds=30)
-"""A gateway that does not answer, while another one does, is replaced after this long."""
 
 
 def plan(decision: Decision, seen: Observed) -> Plan:
@@ -136,7 +136,7 @@ def _children(
         yield policy, why
     for pods in decision.pods:
         yield _deployment(pods, seen, spec, owner, data), f"{pods.replicas} {pods.role} pods for {pods.revision}"
-    yield from _edge(decision, spec, owner, data)
+    yield from _edge(decision, _with_a_second(decision, seen, spec, owner), owner, data)
     if not early:
         yield policy, why
 
@@ -158,6 +158,13 @@ def _edge(decision: Decision, spec: Spec, owner: Owner, data: Mapping[str, JsonO
         if pods.role is Role.TARGET:
             body = manifests.pod_disruption_budget(owner, pods.role, pods.role_hash)
             yield body, "a drain takes one target at a time"
+
+
+def _with_a_second(decision: Decision, seen: Observed, spec: Spec, owner: Owner) -> Spec:
+    """Where the only gateway is deaf, a second one until it is gone: to delete the last that answers ends service."""
+    if spec.gateway.replicas != 1 or not any(_is_deaf(pod, decision, seen, owner) for pod in _behind(decision, seen)):
+        return spec
+    return replace(spec, gateway=replace(spec.gateway, replicas=2))
 
 
 def _deployment(
@@ -238,9 +245,7 @@ def _forgotten_alerts(seen: Observed) -> Iterator[Action]:
 
 def _goodbye(decision: Decision, seen: Observed, owner: Owner) -> Iterator[Action]:
     """What is no longer needed, once nothing is left to write and every gateway follows the policy in force."""
-    gateways = seen.of_role(Role.GATEWAY)
-    in_force = number(decision.policy, "number")
-    behind = [pod for pod in gateways if pod.ready and not seen.follows(pod, in_force)]
+    behind = _behind(decision, seen)
     if behind:
         yield from _replace_stuck(behind, decision, seen, owner)
         return
@@ -256,16 +261,24 @@ def _goodbye(decision: Decision, seen: Observed, owner: Owner) -> Iterator[Actio
         yield _delete(seen.child("ControllerRevision", f"{owner.name}-{revision}"), "beyond spec.revisionHistoryLimit")
 
 
-def _replace_stuck(behind: list[Pod], decision: Decision, seen: Observed, owner: Owner) -> Iterator[Action]:
-    """One gateway that is deaf, or mute while others speak; never the last that answers."""
-    since = record.load_moment(_in_force_since(decision, seen, owner))
-    age, others = seen.now - since, len(seen.documents) > 1
-    for pod in sorted(behind, key=lambda pod: pod.name):
-        answers = pod.name in seen.documents
-        if others and age > (DEAF_AFTER if answers else MUTE_AFTER):
+def _behind(decision: Decision, seen: Observed) -> tuple[Pod, ...]:
+    return seen.behind(number(decision.policy, "number"))
+
+
+def _replace_stuck(behind: Iterable[Pod], decision: Decision, seen: Observed, owner: Owner) -> Iterator[Action]:
+    """One gateway that is deaf or mute; never the last that answers."""
+    for pod in behind:
+        others = any(name != pod.name for name in seen.documents)
+        if others and (pod.name in seen.mute() or _is_deaf(pod, decision, seen, owner)):
             body = {"metadata": {"uid": pod.uid}}
             yield Action(Verb.DELETE, "Pod", pod.name, "it does not follow the policy in force", body)
             return
+
+
+def _is_deaf(behind: Pod, decision: Decision, seen: Observed, owner: Owner) -> bool:
+    """Whether one that is behind answers, and has had the time to follow."""
+    since = record.load_moment(_in_force_since(decision, seen, owner))
+    return behind.name in seen.documents and seen.now - since > DEAF_AFTER
 
 
 def _delete(child: Child | None, why: str) -> Action:

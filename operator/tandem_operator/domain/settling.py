@@ -103,8 +103,9 @@ def _left_to_do(seen: Observed, decision: Decision, outcome: Outcome) -> Iterato
     if unsettled:
         yield "WaitingForPods", f"{', '.join(unsettled)}: not every pod is current and ready"
     in_force = number(decision.policy, "number")
-    if any(not seen.follows(pod, in_force) for pod in seen.of_role(Role.GATEWAY)):
-        yield "WaitingForGateways", f"policy {in_force} has not reached every gateway"
+    behind = [pod.name for pod in seen.of_role(Role.GATEWAY) if not seen.follows(pod, in_force)]
+    if behind:
+        yield "WaitingForGateways", f"policy {in_force} has not reached {', '.join(sorted(behind))}"
 
 
 def _is_ahead(seen: Observed, decision: Decision) -> bool:
