@@ -294,12 +294,12 @@ class World:
         for revision in policy["revisions"]:
             if revision["shadow"]:
                 self.score(policy, gateway, revision["name"])
-        if policy["speculation"]["state"] == "Off" and served["draft"] is not None:
+        if policy["speculation"]["state"] == "Off" and _drafts(served):
             self.score(policy, gateway, served["name"])
         how = self.behaviour.get(served["name"], Behaviour())
         stratum = self.stratum(policy, gateway, served["name"])
         rounds = 20
-        speculates = served["speculate"] and policy["speculation"]["state"] != "Off" and served["draft"] is not None
+        speculates = served["speculate"] and policy["speculation"]["state"] != "Off" and _drafts(served)
         proposes = speculates and self.is_on(policy) and self.chance.random() < how.speculating
         segment = self.segment()
         acceptance = how.within.get(segment, how.acceptance)
@@ -384,7 +384,7 @@ class World:
         for revision in policy["revisions"]:
             if revision["target"] != pod.role_hash or not revision["weight"]:
                 continue
-            may_speculate = revision["speculate"] and (revision["draft"] is not None or "lookups" in revision)
+            may_speculate = revision["speculate"] and _drafts(revision)
             arm = Arm.OFF if in_off_slot or not speculating else Arm.ON if may_speculate else Arm.BESIDE
             how = self.behaviour.get(revision["name"], Behaviour())
             speed = {Arm.ON: how.speedup, Arm.OFF: 1.0, Arm.BESIDE: 1 / (1 + self.burden(policy))}[arm]
@@ -479,6 +479,10 @@ def _counted(
         rows = (_plus(known[of].accepted, place, accepted), _plus(known[of].examined, place, examined))
         known[of] = Segment(*rows)
     return known
+
+
+def _drafts(revision: Mapping[str, Any]) -> bool:
+    return revision["draft"] is not None or "lookups" in revision
 
 
 def _plus(row: tuple[int, ...], place: int, more: int) -> tuple[int, ...]:

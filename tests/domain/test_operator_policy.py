@@ -52,12 +52,12 @@ def test_the_policy_is_as_the_contract_writes_it() -> None:
 
 
 @pytest.mark.parametrize("method", ["NGram", "Suffix"])
-def test_a_lookup_is_every_revisions_and_has_no_pods(method: str) -> None:
+def test_a_lookup_is_its_own_revisions_and_has_no_pods(method: str) -> None:
     spec = parse({"target": BASE["target"], "draft": {"method": method}})
     assert draft_values(spec.draft) is None
-    revisions = build(replace(TERMS, spec=spec), [], number=1)["revisions"]
+    revisions = build(replace(TERMS, spec=spec, lookups={"b07d51ee": method}), [], number=1)["revisions"]
     assert revisions == [
-        {"name": "6f2c9a41", "target": "91ab02c4", "draft": "0be3fa77", "weight": 90, **PLAIN, "lookups": [method]},
+        {"name": "6f2c9a41", "target": "91ab02c4", "draft": "0be3fa77", "weight": 90, **PLAIN},
         {"name": "b07d51ee", "target": "91ab02c4", "draft": "77aa0c12", "weight": 10, **PLAIN, "lookups": [method]},
     ]
 

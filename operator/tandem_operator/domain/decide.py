@@ -15,6 +15,7 @@ from tandem_operator.domain import (
     breaker,
     gates,
     lineage,
+    lookups,
     policy,
     pressure,
     record,
@@ -99,6 +100,7 @@ ORDER: tuple[Callable[[Situation, Course], Course], ...] = (
     steering.keep_deadlines,
     steering.mind_gates,
     lineage.warn_of_lessons,
+    lookups.note_methods,
     room.mind_room,
     steering.analyse,
     steering.go_on,
@@ -124,7 +126,7 @@ def _facts(at: Situation, course: Course, name: str, pair: Revision) -> breaker.
         next_policy=at.next_policy,
         mode=spec.speculation.mode,
         compatible=gates.compatible(pair, at.seen.pods).verdict is not GateVerdict.CLOSED,
-        draft_ready=_draft_ready(at, pair),
+        draft_ready=_draft_ready(at, name, pair),
         draft_away=course.progress.rollout.gave_way is not None,
         acceptance=found.acceptance,
         requests=found.requests,
@@ -140,9 +142,9 @@ def _facts(at: Situation, course: Course, name: str, pair: Revision) -> breaker.
     )
 
 
-def _draft_ready(at: Situation, pair: Revision) -> bool | None:
+def _draft_ready(at: Situation, name: str, pair: Revision) -> bool | None:
     """A lookup is ready wherever a gateway is."""
-    if at.spec.draft.looks_up:
+    if at.looks_up(name):
         return True
     return None if pair.draft is None else at.ready(Role.DRAFT, pair.draft) > 0
 
@@ -238,6 +240,7 @@ def _policy(
         salt=resource.uid,
         shares=weights,
         pairs=known,
+        lookups={name: str(at.method(name)) for name in known if at.looks_up(name)},
         state=told,
         on_trial=_is_compared(at, course, weights),
     )

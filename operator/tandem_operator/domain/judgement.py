@@ -71,7 +71,7 @@ def _question(at: Situation, course: Course, weighed: evidence.Evidence | None) 
     moved, spec = course.progress.rollout, at.spec
     pair, step = at.pair(moved.revision), rollout.step_of(moved, spec.canary)
     shares_target = moved.surge.shares_target
-    has_draft = pair is not None and (pair.draft is not None or spec.draft.looks_up)
+    has_draft = at.proposes(moved.revision)
     may = spec.speculation.mode is not SpeculationMode.OFF
     last = rollout.is_last(moved, spec.canary)
     return health.Question(
@@ -128,7 +128,7 @@ def _silence(at: Situation, course: Course, weighed: evidence.Evidence | None) -
     is compared then.
     """
     held = course.progress.breaker
-    if at.stable is None or not (at.stable.pair.draft is not None or at.spec.draft.looks_up):
+    if at.stable is None or not at.proposes(at.stable_name):
         return "it has no draft"
     if held.state in (SpeculationState.ACTIVE, SpeculationState.PROBING):
         until = course.progress.rollout.gave_way

@@ -20,6 +20,7 @@ from tandem_operator.domain.record import Moment
 from tandem_operator.domain.revision import Edition, Revision, RevisionName, Role, RoleHash
 from tandem_operator.domain.samples import Document, Scrape
 from tandem_operator.domain.settings import OperatorTerms
+from tandem_operator.domain.spec import DraftMethod
 
 Found = TypeVar("Found")
 
@@ -35,6 +36,7 @@ ANNOTATION_REASON = f"{GROUP}/reason"
 ANNOTATION_STABLE_SINCE = f"{GROUP}/stable-since"
 ANNOTATION_MADE_STABLE_BY = f"{GROUP}/made-stable-by"
 ANNOTATION_RECORD = f"{GROUP}/record"
+ANNOTATION_METHOD = f"{GROUP}/draft-method"
 
 
 class RevisionVerdict(StrEnum):
@@ -152,7 +154,8 @@ class StoredRevision:
     """A ControllerRevision: the pair as it was rendered, and what was learned of it since.
 
     `name` is the short hash. The stable revision is the one with the latest `stable_since`, so that moving the
-    pointer is one write of one annotation; the one before it is what a rollback returns to.
+    pointer is one write of one annotation; the one before it is what a rollback returns to. `method` is how its draft
+    proposed last, kept where it has no pods: the spec may change that without another revision.
     """
 
     name: str
@@ -164,6 +167,7 @@ class StoredRevision:
     stable_since: datetime | None = None
     made_stable_by: MadeStableBy | None = None
     record: Mapping[str, object] | None = None
+    method: DraftMethod | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +317,7 @@ def read_revision(child: Child, prefix: str) -> StoredRevision:
         stable_since=_mark(marks, ANNOTATION_STABLE_SINCE, record.load_moment),
         made_stable_by=_mark(marks, ANNOTATION_MADE_STABLE_BY, MadeStableBy),
         record=_mark(marks, ANNOTATION_RECORD, json.loads),
+        method=_mark(marks, ANNOTATION_METHOD, DraftMethod),
     )
 
 

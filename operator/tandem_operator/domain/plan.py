@@ -14,10 +14,10 @@ Refuses to know why it was decided so, and how writes are carried out.
 5. *Weights*: the policy, numbered only when it changes; the same policy again is no write. It sends nobody to pods that
    were not made. Where all that it sends somebody to have their Deployments it is written before the creates, so that a
    child which the API server refuses holds up no abort and no switch.
-6. *Deletes* come last, and only after every gateway reports the policy that no longer needs what goes. A gateway that is
-   deaf (it answers, and follows an older policy) or mute (it does not answer) would hold them up for ever, so it is
-   deleted itself, one at a time, where another one answers. An only gateway that is deaf gets another one beside it
-   first. An alert's annotation goes once the persisted status echoes it. Deleting twice is success.
+6. *Deletes* come last, and only after every gateway reports the policy that no longer needs what goes. A gateway
+   that is deaf (it answers, and follows an older policy) or mute (it does not answer) would hold them up for ever, so
+   it is deleted itself, one at a time, where another one answers. An only gateway that is deaf gets another one beside
+   it first. An alert's annotation goes once the persisted status echoes it. Deleting twice is success.
 
 A steady object is an empty plan.
 """

@@ -5,14 +5,13 @@ again changes nothing and a stratum (one number) means one set of shares.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tandem_operator.domain.decision import JsonObject, Share
 from tandem_operator.domain.nested import items
 from tandem_operator.domain.progress import SpeculationState
 from tandem_operator.domain.revision import Revision
 from tandem_operator.domain.spec import (
-    Draft,
     PlainSegment,
     SegmentGate,
     Spec,
@@ -37,13 +36,17 @@ STATES: Mapping[SpeculationState, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a policy is made from: `name` and `salt` are the object's name and uid, `state` what gateways are told."""
+    """What a policy is made from: `name` and `salt` are the object's name and uid, `state` what gateways are told.
+
+    `lookups` are the drafters without a model, of the revisions that have one.
+    """
 
     spec: Spec
     name: str
     salt: str
     shares: Sequence[Share]
     pairs: Mapping[str, Revision]
+    lookups: Mapping[str, str] = field(default_factory=dict)
     state: SpeculationState
     on_trial: bool
 
@@ -70,9 +73,7 @@ def _content(terms: Terms) -> dict[str, object]:
         "version": VERSION,
         "servedModelName": terms.spec.served_model_name or terms.name,
         "salt": terms.salt,
-        "revisions": [
-            _revision(share, terms.pairs[share.revision]) | _lookups(terms.spec.draft) for share in terms.shares
-        ],
+        "revisions": [_revision(share, terms) for share in terms.shares],
         "assignment": "Request" if len(targets) == 1 else "Session",
         "speculation": {
             "state": STATES[terms.state],
@@ -104,7 +105,8 @@ def _segment(drawn: PlainSegment | SegmentGate) -> dict[str, object]:
     return {**heat, **_listed("tenants", list(drawn.tenants))}
 
 
-def _revision(share: Share, pair: Revision) -> dict[str, object]:
+def _revision(share: Share, terms: Terms) -> dict[str, object]:
+    pair, lookup = terms.pairs[share.revision], terms.lookups.get(share.revision)
     return {
         "name": share.revision,
         "target": pair.target,
@@ -112,12 +114,8 @@ def _revision(share: Share, pair: Revision) -> dict[str, object]:
         "weight": share.weight,
         "shadow": share.shadow,
         "speculate": share.speculate,
+        **_listed("lookups", [] if lookup is None else [lookup]),
     }
-
-
-def _lookups(draft: Draft) -> dict[str, object]:
-    """Every revision's: they belong to no pod, so that none is without them while another pair is rolled out."""
-    return {"lookups": [str(draft.method)]} if draft.looks_up else {}
 
 
 def _verification(asked: Verification) -> Verification:

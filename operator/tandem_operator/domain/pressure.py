@@ -69,9 +69,7 @@ def _speaks(at: Situation, course: Course) -> bool:
     moved, held = course.progress.rollout, course.progress.breaker
     if held.state is not SpeculationState.ACTIVE and held.reason in breaker.NOT_THE_PAIRS_FAULT:
         return False
-    pair = at.pair(moved.revision)
-    proposes = pair is not None and (pair.draft is not None or at.spec.draft.looks_up)
-    return proposes and rollout.canary_percent(moved, at.spec.canary) > 0
+    return at.proposes(moved.revision) and rollout.canary_percent(moved, at.spec.canary) > 0
 
 
 def _silence(at: Situation, course: Course, note: str) -> Course:

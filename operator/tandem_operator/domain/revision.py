@@ -108,7 +108,8 @@ def target_values(target: Target) -> JsonObject:
 
 
 def draft_values(draft: Draft) -> JsonObject | None:
-    """What is hashed of a draft, normalised; None where it has no pods: lookups are policy, as they change no text."""
+    """What is hashed of a draft, normalised; None where it has no pods: a lookup changes no text, and stands on the
+    revision's record instead."""
     if draft.model is None or draft.method is not DraftMethod.MODEL:
         return None
     return _normalised(

@@ -16,7 +16,7 @@ from tandem_operator.domain.nested import items, number, text
 from tandem_operator.domain.observed import Observed, RevisionVerdict, StoredRevision
 from tandem_operator.domain.progress import Progress, Upgrade
 from tandem_operator.domain.revision import Edition, Revision, RevisionName, Role, RoleHash, revision_of
-from tandem_operator.domain.spec import Spec, parse
+from tandem_operator.domain.spec import DraftMethod, Spec, parse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +113,34 @@ class Situation:
         if stored is not None:
             return stored.pair
         return self.current_pair if name == self.current else None
+
+    def method(self, name: str) -> DraftMethod | None:
+        """How the draft of a revision proposes; None where nobody knows it any more.
+
+        What the spec says of it is said of the spec's own revision. Another one keeps what it served with: it is on its
+        record, or, of one that an older operator made, in the last policy that it was in.
+        """
+        stored = self.revisions.get(name)
+        if stored is None:
+            return self.given.draft.method if name == self.current else None
+        if stored.pair.draft is not None:
+            return DraftMethod.MODEL
+        return self.given.draft.method if self.is_of_spec(stored) else stored.method or self._told_method(name)
+
+    def _told_method(self, name: str) -> DraftMethod | None:
+        told = (share for policy in self.policies for share in items(policy, "revisions"))
+        mine = next((share for share in told if text(share, "name") == name), {})
+        return next((method for method in DraftMethod if mine.get("lookups") == [method]), None)
+
+    def looks_up(self, name: str) -> bool:
+        """Whether every gateway proposes for a revision by itself."""
+        method = self.method(name)
+        return method is not None and method.looks_up
+
+    def proposes(self, name: str) -> bool:
+        """Whether anything drafts for a revision."""
+        pair = self.pair(name)
+        return pair is not None and (pair.draft is not None or self.looks_up(name))
 
     def is_bad(self, name: str) -> bool:
         return name in self.revisions and self.revisions[name].verdict is RevisionVerdict.BAD

@@ -37,6 +37,11 @@ class DraftMethod(StrEnum):
     SUFFIX = "Suffix"
     NONE = "None"
 
+    @property
+    def looks_up(self) -> bool:
+        """Whether every gateway proposes by itself."""
+        return self in (DraftMethod.NGRAM, DraftMethod.SUFFIX)
+
 
 class SpeculationMode(StrEnum):
     """`AUTO` speculates while it pays, `ALWAYS` whenever a draft answers, `OFF` never."""
@@ -168,11 +173,6 @@ class Draft:
     placement: Placement = field(default_factory=Placement)
     resources: Resources = field(default_factory=Resources)
     pod_template: JsonObject = field(default_factory=dict)
-
-    @property
-    def looks_up(self) -> bool:
-        """Whether every gateway proposes by itself."""
-        return self.method in (DraftMethod.NGRAM, DraftMethod.SUFFIX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
