@@ -10,7 +10,7 @@ import logging
 
 from tandem_runtime.cluster import Following, Selection, Snapshot
 from tandem_runtime.domain.errors import PolicyRefused
-from tandem_runtime.domain.policy import Policy, parse_policy
+from tandem_runtime.domain.policy import PairRevision, Policy, RevisionName, parse_policy
 
 POLICY_KEY = "policy.json"
 
@@ -21,8 +21,23 @@ class PolicyInForce:
     """The current policy, absent until the first good one, and why a later one was refused."""
 
     def __init__(self, policy: Policy | None = None) -> None:
+        self._told: dict[RevisionName, PairRevision] = {}
         self.policy = policy
         self.refused: str | None = None
+
+    @property
+    def policy(self) -> Policy | None:
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: Policy | None) -> None:
+        self._policy = policy
+        self._told |= {} if policy is None else {revision.name: revision for revision in policy.revisions}
+
+    def revision(self, name: RevisionName) -> PairRevision | None:
+        """A revision as the policy in force has it, or as the last one that had it: answers outlive their revision, and
+        one that was told not to speculate does not begin again when it is no longer spoken of."""
+        return self._told.get(name)
 
     def take(self, document: str) -> None:
         """Put a document in force, or keep the last good policy and remember why."""

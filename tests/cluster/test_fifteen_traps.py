@@ -57,9 +57,10 @@ async def serving(stage: Stage, wanted: dict[str, Any]) -> Object:
 
 
 async def weights(stage: Stage) -> dict[str, int]:
+    """Of those that are sent anybody: who ended stays listed with nothing while answers of it may be open."""
     found = await stage.api.get(f"/api/v1/namespaces/{stage.namespace}/configmaps/{NAME}-policy")
     policy = json.loads(found["data"]["policy.json"])
-    return {served["name"]: served["weight"] for served in policy["revisions"]}
+    return {served["name"]: served["weight"] for served in policy["revisions"] if served["weight"]}
 
 
 def verdicts(found: Object) -> dict[str, str]:

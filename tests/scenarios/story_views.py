@@ -11,6 +11,11 @@ def weights(world: World) -> dict[str, int]:
     return {revision["name"]: revision["weight"] for revision in policy["revisions"]}
 
 
+def served(world: World) -> dict[str, int]:
+    """Without those that get nobody."""
+    return {name: weight for name, weight in weights(world).items() if weight}
+
+
 def deployments(world: World) -> set[str]:
     return {name for kind, name in world.objects if kind == "Deployment"}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.domain.simulated_specs import BASE, QUICK, V1, V2, changed
 from tests.domain.simulated_world import Behaviour, World, installed, named, push, settled
-from tests.scenarios.story_views import checks, deployments, stage, weights
+from tests.scenarios.story_views import checks, deployments, served, stage, weights
 
 from tandem_operator.domain.actions import Verb
 from tandem_operator.domain.progress import Stage
@@ -151,7 +151,7 @@ def test_a_spec_that_goes_back_to_stable_ends_the_canary_without_pointless_work(
     world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
     world.edit(draft__model__revision=V1)
     world.tick()
-    assert (stage(world), weights(world), world.progress.refused) == (Stage.STABLE, {v1: 100}, "")
+    assert (stage(world), served(world), world.progress.refused) == (Stage.STABLE, {v1: 100}, "")
     world.run_until(settled, within=60)
     assert len([name for name in deployments(world) if "-draft-" in name]) == 1
 
@@ -194,7 +194,7 @@ def test_gateways_that_do_not_answer_hold_a_canary_and_stop_no_abort() -> None:
     assert world.condition("CanaryHealthy") == ("Unknown", "ProviderError")
     world.annotations["tandem.dev/abort"] = f"@{v2}#1"
     world.tick()
-    assert (stage(world), weights(world)) == (Stage.STABLE, {world.stable: 100})
+    assert (stage(world), served(world)) == (Stage.STABLE, {world.stable: 100})
 
 
 def test_a_canary_without_room_waits_and_is_never_called_bad() -> None:
@@ -278,7 +278,7 @@ def test_memory_pressure_for_the_second_time_aborts_the_canary_and_takes_nothing
     assert speaking(world) == {v1: True, v2: False}
     world.memory = 7000
     world.tick()
-    assert (speaking(world), world.condition("SpeculationActive")[0]) == ({v1: True}, "True")
+    assert (speaking(world), world.condition("SpeculationActive")[0]) == ({v1: True, v2: False}, "True")
     assert (stage(world), world.progress.refused, world.verdicts()[v2]) == (Stage.STABLE, v2, "Unknown")
     assert "for the second time" in world.message("RolledBack")
 

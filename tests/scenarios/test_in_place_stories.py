@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.domain.simulated_specs import QUICK, V2, V3, changed
 from tests.domain.simulated_world import Behaviour, World, installed, named, push, settled
-from tests.scenarios.story_views import checks, deployments, stage, weights
+from tests.scenarios.story_views import checks, deployments, served, stage, weights
 
 from tandem_operator.domain.actions import Action
 from tandem_operator.domain.progress import Stage, Surge
@@ -302,7 +302,7 @@ def test_a_rollback_to_a_draft_that_gave_way_brings_it_back_and_target_pods_serv
     watched(world, lambda seen: seen.stable == v2 and settled(seen))
     world.annotations["tandem.dev/rollback-to"] = f"{v1}@{v2}#1"
     world.run(20)
-    assert weights(world) == {v1: 100}
+    assert served(world) == {v1: 100}
     world.run_until(settled, within=120)
     assert (world.stable, drafts(world)[v1]) == (v1, 1)
 

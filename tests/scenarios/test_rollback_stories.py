@@ -10,7 +10,7 @@ import pytest
 from tests.domain.simulated_alert import alert
 from tests.domain.simulated_specs import QUICK, V2, V3, changed
 from tests.domain.simulated_world import World, installed, named, settled
-from tests.scenarios.story_views import stage, weights
+from tests.scenarios.story_views import served, stage, weights
 
 from tandem_operator.domain.progress import Stage
 
@@ -41,7 +41,7 @@ def test_c35_one_alert_causes_one_rollback() -> None:
     for _ in range(3):
         alert(world, starts_at)
         world.tick(2)
-    assert weights(world) == {v1: 100}  # the old pair is warm: within seconds
+    assert served(world) == {v1: 100}  # the old pair is warm: within seconds
     for _ in range(30):
         alert(world, starts_at)
         world.tick(120)

@@ -19,6 +19,7 @@ from tandem_operator.domain import (
     policy,
     pressure,
     record,
+    retired,
     rollout,
     room,
     situation,
@@ -150,6 +151,8 @@ def _draft_ready(at: Situation, name: str, pair: Revision) -> bool | None:
 
 
 def _conclude(at: Situation, course: Course) -> Decision:
+    pods = _pods(at, course)
+    course = _with_retired(at, course, pods)
     told, weights = _told(at, course)
     document = _policy(at, course, told, weights)
     moved = course.progress.rollout
@@ -168,7 +171,7 @@ def _conclude(at: Situation, course: Course) -> Decision:
         progress=held,
         hold=bool(wanted) and (at.refusal is not None or wanted[0] != at.current),
         shares=weights,
-        pods=_pods(at, course),
+        pods=pods,
         new_revision=_new_revision(at, wanted[0]) if wanted else None,
         forgotten=_forgotten(at, course),
         policy=document,
@@ -185,6 +188,11 @@ def _conclude(at: Situation, course: Course) -> Decision:
         decided_at=at.seen.now,
         look_again_in_seconds=_look_again(at, course),
     )
+
+
+def _with_retired(at: Situation, course: Course, pods: tuple[PodsWanted, ...]) -> Course:
+    names = retired.still(at, course, {str(wanted.role_hash) for wanted in pods})
+    return replace(course, progress=replace(course.progress, retired=names))
 
 
 def _with_policy(held: Progress, document: JsonObject | None) -> Progress:
@@ -216,6 +224,7 @@ def _told(at: Situation, course: Course) -> tuple[SpeculationState, tuple[Share,
     if not moved.revision and at.stable is None:
         return held.state, ()
     weights = rollout.shares(moved, at.stable_name, at.spec.canary, warm=steering.is_warm(at, moved.revision))
+    weights = (*weights, *retired.shares(course.progress.retired, weights))
     trial = rollout.on_trial(moved) and held.state is not SpeculationState.ACTIVE
     if not trial or held.reason in breaker.NOT_THE_PAIRS_FAULT:
         return held.state, weights
@@ -241,6 +250,7 @@ def _policy(
         shares=weights,
         pairs=known,
         lookups={name: str(at.method(name)) for name in known if at.looks_up(name)},
+        retired=course.progress.retired,
         state=told,
         on_trial=_is_compared(at, course, weights),
     )
@@ -322,7 +332,7 @@ def _new_revision(at: Situation, name: str) -> RevisionWanted:
 def _forgotten(at: Situation, course: Course) -> tuple[str, ...]:
     """Revisions beyond the history limit, oldest first; none that is in use, could be returned to, or is refused."""
     used = {at.current, at.stable_name, course.progress.rollout.revision, course.progress.refused}
-    used |= {"" if at.previous is None else at.previous.name}
+    used |= {"" if at.previous is None else at.previous.name, *course.progress.retired}
     old = [revision.name for revision in at.seen.revisions if revision.name not in used]
     return tuple(old[: max(0, len(old) - at.spec.revision_history_limit)])
 

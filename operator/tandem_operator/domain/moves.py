@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tandem_operator.domain import policy, record, rollout
+from tandem_operator.domain import policy, record, retired, rollout
 from tandem_operator.domain.decision import CheckResult
 from tandem_operator.domain.nested import text
 from tandem_operator.domain.observed import (
@@ -69,7 +69,11 @@ def send(at: Situation, course: Course, signal: Signal, *, revision: str = "", r
     moved = rollout.advance(before.rollout, signal, entry(at, revision=revision, reason=reason))
     returns = signal is Signal.ENDED and before.rollout.gave_way is not None
     hampered = at.next_policy if returns else before.hampered
-    return replace(course, progress=replace(before, rollout=moved, hampered=hampered))
+    after = replace(before, rollout=moved, hampered=hampered)
+    over = rollout.on_trial(before.rollout) and moved.revision != before.rollout.revision
+    if over and signal is not Signal.POINTER_MOVED:
+        after = retired.retire(after, before.rollout.revision)
+    return replace(course, progress=after)
 
 
 def end_canary(at: Situation, course: Course, ending: Ending) -> Course:
@@ -93,7 +97,8 @@ def take_back(at: Situation, course: Course, to: str, *, by: MadeStableBy, endin
     # A bad verdict refuses `gone` by itself, so that the spec's revision can stay refused.
     spared = ending.bad and course.progress.refused == at.current
     refused = course.progress.refused if spared else gone
-    returning = replace(returning, progress=replace(returning.progress, refused=refused, rolled_back=taken_back))
+    held = replace(returning.progress, refused=refused, rolled_back=taken_back)
+    returning = replace(returning, progress=retired.retire(held, gone))
     returning = returning.warn(
         "RollingBack", _short(f"from {gone} to {to}: {ending.reason}: {ending.note}"), cause=ending.reason
     )

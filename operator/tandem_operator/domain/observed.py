@@ -127,8 +127,9 @@ class Fetched:
 class Pod:
     """A pod of ours; `waiting_reason` is a container's (ImagePullBackOff), `unschedulable` the scheduler's words.
 
-    `memory_basis_points` is the engine container's working set in its limit, `kv_basis_points` the use of its KV
-    cache, `preempting` whether sequences were pushed out lately; each None where nobody measured.
+    `gone_by` is the end of the grace of one that leaves. `memory_basis_points` is the engine container's working set in
+    its limit, `kv_basis_points` the use of its KV cache, `preempting` whether sequences were pushed out lately; each
+    None where nobody measured.
     """
 
     name: str
@@ -138,6 +139,7 @@ class Pod:
     phase: str
     ready: bool = False
     leaving: bool = False
+    gone_by: Moment | None = None
     restarts: int = 0
     started_at: Moment | None = None
     waiting_reason: str | None = None
@@ -350,6 +352,7 @@ def read_pod(body: Mapping[str, object]) -> Pod:
         phase=text(status, "phase"),
         ready=_condition(status, "Ready", "True") is not None,
         leaving=bool(text(body, "metadata", "deletionTimestamp")),
+        gone_by=moment(body, "metadata", "deletionTimestamp"),
         restarts=sum(number(item, "restartCount") for item in items(status, "containerStatuses")),
         started_at=moment(status, "startTime"),
         waiting_reason=_waiting(status),

@@ -4,7 +4,7 @@ Refuses to know how shares and states were decided. Equal content keeps its numb
 again changes nothing and a stratum (one number) means one set of shares.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tandem_operator.domain.decision import JsonObject, Share
@@ -38,7 +38,8 @@ STATES: Mapping[SpeculationState, str] = {
 class Terms:
     """What a policy is made from: `name` and `salt` are the object's name and uid, `state` what gateways are told.
 
-    `lookups` are the drafters without a model, of the revisions that have one.
+    `lookups` are the drafters without a model, of the revisions that have one; `retired` are those that get nobody any
+    more.
     """
 
     spec: Spec
@@ -47,6 +48,7 @@ class Terms:
     shares: Sequence[Share]
     pairs: Mapping[str, Revision]
     lookups: Mapping[str, str] = field(default_factory=dict)
+    retired: Collection[str] = ()
     state: SpeculationState
     on_trial: bool
 
@@ -68,7 +70,8 @@ def keep(policy: JsonObject, kept: Sequence[JsonObject]) -> tuple[JsonObject, ..
 
 def _content(terms: Terms) -> dict[str, object]:
     speculation = terms.spec.speculation
-    targets = {terms.pairs[share.revision].target for share in terms.shares}
+    heard = (share.revision for share in terms.shares if share.weight or share.revision not in terms.retired)
+    targets = {terms.pairs[name].target for name in heard}
     return {
         "version": VERSION,
         "servedModelName": terms.spec.served_model_name or terms.name,

@@ -150,10 +150,6 @@ class Policy:
     segments: tuple[Slice, ...] = ()
     """Those that evidence is counted for, apart from the whole."""
 
-    def revision(self, name: RevisionName) -> PairRevision | None:
-        """The revision of that name, or None once the policy no longer has it."""
-        return next((known for known in self.revisions if known.name == name), None)
-
     def segments_of(self, kind: RequestKind) -> tuple[str, ...]:
         """The names of the segments that hold such a request."""
         return tuple(each.name for each in self.segments if each.holds(kind))

@@ -99,7 +99,7 @@ class Account:
     def _terms_of(self, policy: Policy) -> Terms:
         began, plain = self._assignment.revision, policy.is_plain(self._assignment.kind)
         is_ordinary = not self._assignment.wish.steers and not plain
-        return Terms(policy, policy.revision(began.name) or began, plain, is_ordinary)
+        return Terms(policy, self._in_force.revision(began.name) or began, plain, is_ordinary)
 
     @property
     def policy(self) -> Policy:
@@ -108,7 +108,7 @@ class Account:
 
     @property
     def revision(self) -> PairRevision:
-        """The request's revision as the policy in force has it; a retired one stays as it was."""
+        """The request's revision as the policy in force has it; a retired one stays as it was told last."""
         return self.terms.revision
 
     @property
