@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from unittest.mock import ANY
 
 import pytest
 from tests.domain.simulated_alert import alert
@@ -133,6 +134,36 @@ def test_a_policy_that_was_deleted_comes_back_under_a_new_number() -> None:
     world.objects[("ConfigMap", "chat-policy")] = kept
     again = decide(replace(seen, scrape=Scrape(seen.now, documents))).policy
     assert again == {**before, "number": before["number"] + 1}
+
+
+@pytest.mark.parametrize("lost", ["", "progress"])
+def test_a_policy_that_was_deleted_while_no_gateway_answers_gets_no_number_that_was_given(lost: str) -> None:
+    world = installed(QUICK, rate=5)
+    for gain in (200, 300):
+        world.edit(speculation__minGainBasisPoints=gain)
+        world.run(20)
+    before = world.policy()
+    assert before is not None
+    for gateway in world.gateways.values():
+        gateway.reachable = False
+    world.objects.pop(("ConfigMap", "chat-policy"))
+    world.status = {name: value for name, value in world.status.items() if name != lost}
+    world.tick()
+    again = world.policy()
+    assert again is not None
+    assert again["number"] == before["number"] + 1
+
+
+def test_a_policy_that_could_not_be_written_takes_no_number() -> None:
+    world = installed(QUICK, rate=5)
+    before = world.policy()
+    assert before is not None
+    world.stop_at = lambda action: action.name == "chat-policy"
+    world.edit(speculation__minGainBasisPoints=200)
+    world.run(60)
+    world.stop_at = lambda action: False
+    world.tick()
+    assert world.policy() == {**before, "number": before["number"] + 1, "speculation": ANY}
 
 
 def outcome_of(world: World) -> tuple[str, str, dict[str, str], dict[str, int], set[str]]:

@@ -44,9 +44,20 @@ class Situation:
 
     @property
     def next_policy(self) -> int:
-        """The number of the next change. A policy that was deleted by hand still has its number at the gateways."""
-        known = [document.policy for document in self.seen.documents.values()]
-        return max([number(policy, "number") for policy in self.policies[:1]] + known, default=0) + 1
+        """The number of the next change; none comes twice.
+
+        A policy that was deleted by hand still has its number at the gateways, and where these do not answer in status.
+        Progress, which is kept before the policy that it rests on, may name the next one already.
+        """
+        told = [document.policy for document in self.seen.documents.values()]
+        told.append(number(self.seen.resource.status, "gateway", "policy"))
+        return max(*told, *(number(policy, "number") for policy in self.policies[:1]), self._known_policy - 1) + 1
+
+    @property
+    def _known_policy(self) -> int:
+        held = self.seen.progress
+        changes = (change.number for change in held.policies[:1])
+        return max(held.breaker.first_policy, held.rollout.first_policy, held.hampered or 0, *changes)
 
     @property
     def policy_in_force(self) -> int:

@@ -10,6 +10,7 @@ from datetime import datetime
 from tandem_operator.domain import record, rollout
 from tandem_operator.domain.actions import Outcome
 from tandem_operator.domain.decision import Decision, Figures
+from tandem_operator.domain.manifests import POLICY_KEY
 from tandem_operator.domain.nested import items, mapping, number, text
 from tandem_operator.domain.observed import Observed, StoredRevision
 from tandem_operator.domain.progress import Progress
@@ -179,7 +180,7 @@ def _shown_figures(view: View) -> dict[str, object]:
 
 def _gateway(view: View) -> dict[str, object]:
     workload = view.seen.workload(Role.GATEWAY, None)
-    in_force = number(view.decision.policy, "number")
+    in_force = number(_written_policy(view), "number")
     gateways = view.seen.of_role(Role.GATEWAY)
     return {
         "replicas": 0 if workload is None else workload.total,
@@ -188,6 +189,15 @@ def _gateway(view: View) -> dict[str, object]:
         "policyObservedBy": sum(view.seen.follows(pod, in_force) for pod in gateways) if in_force else 0,
         **_undone(view.decision.progress),
     }
+
+
+def _written_policy(view: View) -> object:
+    """The decided one, unless writing stopped before its turn: a number that was never given would be passed over."""
+    written = ("ConfigMap", f"{view.seen.resource.name}-policy")
+    planned = [action for action in view.outcome.plan.actions if (action.kind, action.name) == written]
+    if all(action in view.outcome.done for action in planned):
+        return view.decision.policy
+    return view.seen.config("policy", POLICY_KEY)
 
 
 def _undone(held: Progress) -> dict[str, object]:
