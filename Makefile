@@ -57,8 +57,8 @@ exactness: $(STAMP) ## text never depends on speculation: laws, 100,000 sequence
 	$(BIN)/python -m tests.exactness.kernels
 	$(BIN)/python -m tests.exactness.sampled
 
-faults: $(STAMP) controlplane ## a rollout whose operator is killed after every write, and many seeds of API faults (some 10 minutes)
-	$(BIN)/pytest -q -m faults tests/cluster
+faults: $(STAMP) controlplane ## a rollout whose operator is killed after every write, many seeds of API faults, many sequences of events (some 15 minutes)
+	$(BIN)/pytest -q -m faults tests/scenarios tests/cluster
 
 mutants: $(STAMP) ## plant each known fault in a copy and name the test that sees it; a survivor fails
 	$(BIN)/python -m tests.mutants

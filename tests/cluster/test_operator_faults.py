@@ -83,8 +83,8 @@ FAULTS: Mapping[str, Trouble] = {
 
 
 SEEDS = {f"a mix of all, seed {seed}": twice(mixed(seed, MIX, share=0.08), seconds=60) for seed in range(1, 25)}
-WRITES = 43
-"""Of an undisturbed story."""
+WRITES = 45
+"""Of an undisturbed story at most: 43, and two where a look falls between two writes of others."""
 KILLS = {f"killed after write {number}": Trouble(kill_after=number) for number in range(1, WRITES + 1)}
 ALWAYS = (
     "too many requests",
@@ -133,7 +133,7 @@ def test_a_rollout_ends_the_same_after_a_kill(outcomes: dict[str, Outcome], name
 
 
 def test_a_rollout_has_no_more_writes_than_kills_are_planned_for(outcomes: dict[str, Outcome]) -> None:
-    assert len(outcomes["undisturbed"].writes()) <= WRITES + 2
+    assert len(outcomes["undisturbed"].writes()) <= WRITES
 
 
 def test_the_proxy_has_recorded_every_write_of_the_audit_log(cluster: Cluster, outcomes: dict[str, Outcome]) -> None:

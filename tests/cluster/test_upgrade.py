@@ -12,6 +12,7 @@ from tests.scenarios.gitops import argocd, kstatus
 from tandem_devcluster.api import build_path
 from tandem_devcluster.testing import Cluster, Object
 from tandem_operator.domain.nested import items, text
+from tandem_operator.rights import LEASE_NAME
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -43,7 +44,7 @@ async def play(cluster: Cluster, folder: Path) -> None:
 
 
 async def installed(stage: Stage) -> str:
-    """The first revision, by an older operator, which then ends."""
+    """The first revision, by an older operator, which then ends in order, so that the next one need not wait."""
     older = stage.operator.changed(TANDEM_RUNTIME_IMAGE=OLD)
     await stage.create(FIRST)
     assert said_of(await stage.api.get(stage.path)) == ("InProgress", "Progressing")
@@ -51,7 +52,9 @@ async def installed(stage: Stage) -> str:
     try:
         found = await stage.serves(FIRST)
     finally:
-        await older.stop()
+        status = await older.stop()
+    lease = build_path("leases", namespace=stage.namespace, group="coordination.k8s.io/v1", name=LEASE_NAME)
+    assert (status, text(await stage.api.get(lease), "spec", "holderIdentity")) == (0, "")
     return text(found, "status", "stableRevision")
 
 

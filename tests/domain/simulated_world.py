@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from tests.domain.simulated_counts import drafts, plus, with_segment
 from tests.domain.simulated_specs import BASE, TERMS, changed
 from tests.domain.switchback import is_off
 
@@ -25,14 +26,12 @@ from tandem_operator.domain.revision import Role, RoleHash, revision_of
 from tandem_operator.domain.samples import (
     BUCKETS,
     NO_BUCKETS,
-    SEGMENT_BUCKETS,
     Admitted,
     Arm,
     Buckets,
     Document,
     FirstTokens,
     Scrape,
-    Segment,
     Shadow,
     Slot,
     Stratum,
@@ -91,6 +90,8 @@ class World:
         self.starts_after = timedelta(seconds=5)
         self.broken: set[str] = set()
         self.full: set[str] = set()
+        self.crashing: set[str] = set()
+        self.unreached: set[str] = set()
         self.tokenizers: dict[str, str] = {}
         self.memory: int | None = None
         self.kv: int | None = None
@@ -209,7 +210,8 @@ class World:
         labels = body["metadata"]["labels"]
         pod, role_hash = f"{name}-{index}", labels.get("tandem.dev/role-hash")
         born = self.born.setdefault(pod, self.now)
-        ready = self.now - born >= self.starts_after and role_hash not in self.broken | self.full
+        crashes = role_hash in self.crashing
+        ready = self.now - born >= self.starts_after and role_hash not in self.broken | self.full and not crashes
         role = Role(labels["tandem.dev/role"])
         tokenizer = self.tokenizers.get(str(role_hash), "sha256:same")
         return Pod(
@@ -220,6 +222,8 @@ class World:
             phase="Running" if ready else "Pending",
             ready=ready,
             started_at=born,
+            restarts=5 if crashes else 0,
+            waiting_reason="CrashLoopBackOff" if crashes else None,
             unschedulable="0/3 nodes are available: 3 Insufficient nvidia.com/gpu." if role_hash in self.full else None,
             unschedulable_since=born if role_hash in self.full else None,
             fetched=None if role is Role.GATEWAY else Fetched(digest="sha256:d", tokenizer=tokenizer),
@@ -274,7 +278,7 @@ class World:
 
     def counted(self, role: Role) -> dict[str, int]:
         counts: dict[str, int] = {}
-        for pod in self.ready_pods(role):
+        for pod in (pod for pod in self.ready_pods(role) if pod.role_hash not in self.unreached):
             counts[str(pod.role_hash)] = counts.get(str(pod.role_hash), 0) + 1
         return counts
 
@@ -294,12 +298,12 @@ class World:
         for revision in policy["revisions"]:
             if revision["shadow"]:
                 self.score(policy, gateway, revision["name"])
-        if policy["speculation"]["state"] == "Off" and _drafts(served):
+        if policy["speculation"]["state"] == "Off" and drafts(served):
             self.score(policy, gateway, served["name"])
         how = self.behaviour.get(served["name"], Behaviour())
         stratum = self.stratum(policy, gateway, served["name"])
         rounds = 20
-        speculates = served["speculate"] and policy["speculation"]["state"] != "Off" and _drafts(served)
+        speculates = served["speculate"] and policy["speculation"]["state"] != "Off" and drafts(served)
         proposes = speculates and self.is_on(policy) and self.chance.random() < how.speculating
         segment = self.segment()
         acceptance = how.within.get(segment, how.acceptance)
@@ -316,15 +320,15 @@ class World:
                 speculating=stratum.speculating + (rounds if proposes else 0),
                 proposed=stratum.proposed + (rounds * 2 if proposes else 0),
                 acceptance=Buckets(
-                    accepted=_plus(held.accepted, bucket, accepted),
-                    examined=_plus(held.examined, bucket, rounds),
-                    requests=_plus(held.requests, bucket, 1),
+                    accepted=plus(held.accepted, bucket, accepted),
+                    examined=plus(held.examined, bucket, rounds),
+                    requests=plus(held.requests, bucket, 1),
                 )
                 if proposes
                 else stratum.acceptance,
                 first_token=self.first_token(stratum.first_token, how, bucket),
                 stretch=self.stretch(stratum.stretch, how, bucket) if proposes else stratum.stretch,
-                segments=_counted(policy, stratum, segment, (bucket, accepted, rounds if proposes else 0)),
+                segments=with_segment(policy, stratum, segment, (bucket, accepted, rounds if proposes else 0)),
             ),
         )
 
@@ -342,7 +346,7 @@ class World:
         known = held or FirstTokens((498, 573, 658, 757, 1001))
         for _ in range(4):
             index = "4" if self.chance.random() < how.stutters else "0"
-            known = replace(known, bins={**known.bins, index: _plus(known.bins.get(index, NO_BUCKETS), bucket, 1)})
+            known = replace(known, bins={**known.bins, index: plus(known.bins.get(index, NO_BUCKETS), bucket, 1)})
         return known
 
     def is_on(self, policy: Mapping[str, Any]) -> bool:
@@ -354,14 +358,14 @@ class World:
             return held
         known = held or FirstTokens((70, 400))
         index = str(int(self.chance.random() < how.slow))
-        return replace(known, bins={**known.bins, index: _plus(known.bins.get(index, NO_BUCKETS), bucket, 1)})
+        return replace(known, bins={**known.bins, index: plus(known.bins.get(index, NO_BUCKETS), bucket, 1)})
 
     def score(self, policy: Mapping[str, Any], gateway: Gateway, revision: str) -> None:
         how = self.behaviour.get(revision, Behaviour())
         stratum, bucket = self.stratum(policy, gateway, revision), self.chance.randrange(BUCKETS)
         held = stratum.shadow or Shadow()
         matched = sum(self.chance.random() < how.acceptance for _ in range(20))
-        shadow = Shadow(_plus(held.matched, bucket, matched), _plus(held.examined, bucket, 20))
+        shadow = Shadow(plus(held.matched, bucket, matched), plus(held.examined, bucket, 20))
         self.keep(gateway, replace(stratum, shadow=shadow))
 
     def stratum(self, policy: Mapping[str, Any], gateway: Gateway, revision: str) -> Stratum:
@@ -384,7 +388,7 @@ class World:
         for revision in policy["revisions"]:
             if revision["target"] != pod.role_hash or not revision["weight"]:
                 continue
-            may_speculate = revision["speculate"] and _drafts(revision)
+            may_speculate = revision["speculate"] and drafts(revision)
             arm = Arm.OFF if in_off_slot or not speculating else Arm.ON if may_speculate else Arm.BESIDE
             how = self.behaviour.get(revision["name"], Behaviour())
             speed = {Arm.ON: how.speedup, Arm.OFF: 1.0, Arm.BESIDE: 1 / (1 + self.burden(policy))}[arm]
@@ -466,27 +470,6 @@ def installed(
     world.run_until(lambda seen: seen.condition("Reconciling")[0] == "False", within=120, every=5)
     world.rate = rate
     return world
-
-
-def _counted(
-    policy: Mapping[str, Any], stratum: Stratum, of: str, counts: tuple[int, int, int]
-) -> Mapping[str, Segment]:
-    """The segments of a policy, with a request of one of them: (bucket, accepted, examined)."""
-    bucket, accepted, examined = counts
-    known = {each["name"]: stratum.segments.get(each["name"], Segment()) for each in policy.get("segments", ())}
-    if of in known:
-        place = bucket % SEGMENT_BUCKETS
-        rows = (_plus(known[of].accepted, place, accepted), _plus(known[of].examined, place, examined))
-        known[of] = Segment(*rows)
-    return known
-
-
-def _drafts(revision: Mapping[str, Any]) -> bool:
-    return revision["draft"] is not None or "lookups" in revision
-
-
-def _plus(row: tuple[int, ...], place: int, more: int) -> tuple[int, ...]:
-    return (*row[:place], row[place] + more, *row[place + 1 :])
 
 
 def named(world: World) -> str:

@@ -2,7 +2,7 @@
 
 from tests.domain.simulated_specs import QUICK, V2, changed
 from tests.domain.simulated_world import Behaviour, World, installed, named, push
-from tests.scenarios.story_views import checks, weights
+from tests.scenarios.story_views import checks, served
 
 
 def timed(rate: float, **more: object) -> World:
@@ -24,7 +24,7 @@ def test_a_canary_that_keeps_people_waiting_is_refused_though_it_decodes_faster(
     world = timed(10)
     v1, v2 = world.stable, push(world, V2, Behaviour(acceptance=0.9, speedup=2.0, slow=0.3))
     world.run_until(lambda seen: seen.progress.refused == v2)
-    assert (world.stable, weights(world), world.verdicts()[v2]) == (v1, {v1: 100}, "Bad")
+    assert (world.stable, served(world), world.verdicts()[v2]) == (v1, {v1: 100}, "Bad")
     assert world.condition("RolledBack") == ("True", "TimeToFirstTokenFailed")
     note = next(event.note for event in world.events if event.reason == "CanaryAborted")
     assert "wanted < 0.050 more than stable" in note

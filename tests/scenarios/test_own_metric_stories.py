@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tests.domain.simulated_specs import QUICK, V2, changed
 from tests.domain.simulated_world import World, installed, push
-from tests.scenarios.story_views import checks, stage, weights
+from tests.scenarios.story_views import checks, served, stage, weights
 
 from tandem_operator.domain.progress import Stage
 
@@ -69,7 +69,7 @@ def test_a_metric_that_is_not_as_wanted_ends_the_canary_with_its_number() -> Non
     world = watched(lambda query: number("1.75"))
     v1, v2 = world.stable, push(world, V2)
     world.run_until(lambda seen: seen.progress.refused == v2)
-    assert (world.stable, weights(world)) == (v1, {v1: 100})
+    assert (world.stable, served(world)) == (v1, {v1: 100})
     assert world.verdicts()[v2] == "Bad"
     assert world.condition("RolledBack") == ("True", "MetricsFailed")
     note = next(event.note for event in world.events if event.reason == "CanaryAborted")

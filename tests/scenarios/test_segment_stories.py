@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.domain.simulated_specs import QUICK, V2, changed
 from tests.domain.simulated_world import Behaviour, World, installed, push
-from tests.scenarios.story_views import checks, weights
+from tests.scenarios.story_views import checks, served
 
 from tandem_operator.domain import evidence
 
@@ -27,7 +27,7 @@ def test_a_canary_that_is_fine_on_the_whole_and_bad_in_one_segment_is_refused_an
     v1 = world.stable
     v2 = push(world, V2, Behaviour(acceptance=0.9, speedup=1.9, within={"batch": 0.5}))
     world.run_until(lambda seen: seen.progress.refused == v2)
-    assert (world.stable, weights(world), world.verdicts()[v2]) == (v1, {v1: 100}, "Bad")
+    assert (world.stable, served(world), world.verdicts()[v2]) == (v1, {v1: 100}, "Bad")
     assert world.condition("RolledBack") == ("True", "SegmentsFailed")
     assert "segments (batch) -0." in world.message("RolledBack")
 
@@ -61,7 +61,7 @@ def test_a_canary_whose_evidence_outgrows_what_can_be_saved_ends_with_that_reaso
     v1 = world.stable
     v2 = push(world, V2, Behaviour(acceptance=0.82, speedup=1.7))
     world.run_until(lambda seen: seen.progress.refused == v2, within=600)
-    assert (weights(world), world.verdicts()[v2]) == ({v1: 100}, "Unknown")
+    assert (served(world), world.verdicts()[v2]) == ({v1: 100}, "Unknown")
     assert world.condition("RolledBack") == ("True", "EvidenceTooLarge")
     assert "name fewer segments" in world.message("RolledBack")
     written = [json.dumps(action.body) for action in world.writes if action.name.endswith("-evidence")]

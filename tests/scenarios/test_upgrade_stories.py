@@ -9,7 +9,7 @@ from tests.domain.simulated_specs import V2, V3, changed
 from tests.domain.simulated_world import Behaviour, World, push, settled
 from tests.domain.upgradable_world import BRIEF, NEWER, Upgradable, serving
 from tests.scenarios.operator_stage import KilledError, Stage, command, final, look_until, nth
-from tests.scenarios.story_views import deployments, stage, weights
+from tests.scenarios.story_views import deployments, served, stage, weights
 
 from tandem_operator.domain.progress import Stage as Where
 from tandem_operator.domain.revision import revision_of
@@ -110,7 +110,7 @@ def test_a_poor_upgrade_is_refused_and_a_later_one_is_another_revision() -> None
     second = world.progress.rollout.revision
     world.behaviour[second] = Behaviour(errors=0.5)
     world.run_until(lambda seen: seen.progress.refused == second and settled(seen))
-    assert (world.verdicts()[second], weights(world)) == ("Bad", {first: 100})
+    assert (world.verdicts()[second], served(world)) == ("Bad", {first: 100})
     world.terms = replace(NEWER, runtime_image="tandem-runtime:0.3.0")
     world.command("upgrade", f"@{first}#2")
     world.run_until(promoted(first))
