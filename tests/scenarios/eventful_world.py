@@ -109,6 +109,10 @@ class Eventful(World):
             if held["weight"] > self.before.get(held["name"], {"weight": 0})["weight"]:
                 self.check_more(held, decision)
 
+        gone = self.before.keys() - {held["name"] for held in shares}
+        for name in gone & stored - {self.served} if self.served else ():
+            assert not self.before[name]["speculate"], f"open answers of {name}, which was ended, propose on"
+
     def check_more(self, held: Mapping[str, Any], decision: Decision) -> None:
         """Nobody is sent anew to a revision without a ready target pod, unless it is stable or the first."""
         first = decision.progress.rollout.stage is Stage.INSTALLING
