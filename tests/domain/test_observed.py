@@ -256,6 +256,7 @@ def test_a_pod_tells_where_it_hangs() -> None:
         phase="Running",
         ready=True,
         leaving=True,
+        gone_by=datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC),
         restarts=3,
         started_at=NOW - timedelta(hours=1),
         waiting_reason="CrashLoopBackOff",

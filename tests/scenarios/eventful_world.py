@@ -13,7 +13,7 @@ from tests.domain.simulated_world import Gateway, World, named, settled
 
 from tandem_operator.domain.actions import Action, Plan, Verb
 from tandem_operator.domain.decision import Decision
-from tandem_operator.domain.progress import Stage
+from tandem_operator.domain.progress import SpeculationState, Stage
 from tandem_operator.domain.revision import Role
 
 SPEC = changed(
@@ -176,7 +176,7 @@ class Eventful(World):
         self.calm = 0
 
     def settle(self, *, looks: int = 300) -> None:
-        """It comes to rest, and at rest nothing is written."""
+        """It comes to rest, and at rest nothing is written; a breaker that tries again is not at rest."""
         for _ in range(looks):
             self.tick()
             if settled(self):
@@ -186,6 +186,8 @@ class Eventful(World):
         self.rate = 0
         for _ in range(3):
             self.tick()  # what the last traffic moved is shown
+        if self.progress.breaker.state in (SpeculationState.DISABLED, SpeculationState.PROBING):
+            return
         quiet = len(self.writes), self.status_writes
         for _ in range(CALM):
             self.tick()
