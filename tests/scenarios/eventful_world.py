@@ -24,8 +24,10 @@ SPEC = changed(
 )
 LOOK_SECONDS = 10
 GONE_AFTER_LOOKS = 6
-"""A gateway that is mute for good is gone within a minute in which nothing else happens."""
+"""A gateway that is mute or deaf for good is gone within a minute in which nothing else happens."""
 FLIPS_PER_DAY = 6
+SHOWN = 14
+"""Looks in which figures of the last window of a minute are shown, of which status has new ones once a minute."""
 CALM = 5
 """Looks without traffic after everything has settled, in which nothing is written."""
 
@@ -154,15 +156,19 @@ class Eventful(World):
         assert aborted == self.stable or not weights.get(aborted), weights
 
     def check_stuck(self, policy: Mapping[str, Any] | None) -> None:
-        """Who does not answer for good is replaced where another one does."""
-        ready = {pod.name for pod in self.ready_pods(Role.GATEWAY)}
-        answers = {name for name in ready if name in self.gateways and self.gateways[name].reachable}
-        held = self.decisions[-1].hold
+        """Who does not answer for good is replaced where another one does, and who does not hear in any case."""
+        ready = {pod.name for pod in self.ready_pods(Role.GATEWAY)} & self.gateways.keys()
+        answers = {name for name in ready if self.gateways[name].reachable}
+        acts = policy is not None and not self.decisions[-1].hold and self.calm
         for name in ready:
-            alone = not answers - {name}
-            waits = name not in answers and not alone and policy is not None and not held
-            self.stuck[name] = self.stuck.get(name, 0) + 1 if waits and self.calm else 0
-            assert self.stuck[name] <= GONE_AFTER_LOOKS, f"{name} has been mute for {self.stuck[name]} looks"
+            mute = name not in answers and bool(answers)
+            waits = mute or (name in answers and self.is_deaf(name, policy))
+            self.stuck[name] = self.stuck.get(name, 0) + 1 if waits and acts else 0
+            assert self.stuck[name] <= GONE_AFTER_LOOKS, f"{name} has been stuck for {self.stuck[name]} looks"
+
+    def is_deaf(self, name: str, policy: Mapping[str, Any] | None) -> bool:
+        follows = self.gateways[name].policy
+        return follows is not None and policy is not None and follows < policy["number"]
 
     # How it ends
 
@@ -184,14 +190,15 @@ class Eventful(World):
         else:
             raise AssertionError(f"not settled: {self.message('Reconciling')} {self.progress.rollout}")
         self.rate = 0
-        for _ in range(3):
-            self.tick()  # what the last traffic moved is shown
+        for _ in range(SHOWN):
+            self.tick()
         if self.progress.breaker.state in (SpeculationState.DISABLED, SpeculationState.PROBING):
             return
-        quiet = len(self.writes), self.status_writes
+        quiet, status = len(self.writes), self.status
         for _ in range(CALM):
             self.tick()
-        assert (len(self.writes), self.status_writes) == quiet, [str(action) for action in self.writes[quiet[0] :]]
+        assert self.writes[quiet:] == []
+        assert self.status == status
 
     def restart_gateway(self, name: str) -> None:
         self.gateways[name] = Gateway(name, f"boot-{self.chance.random()}")

@@ -102,13 +102,13 @@ def _left_to_do(seen: Observed, decision: Decision, outcome: Outcome) -> Iterato
     unsettled = [held.name for held in asked if not held.settled or held.ready < held.wanted]
     if unsettled:
         yield "WaitingForPods", f"{', '.join(unsettled)}: not every pod is current and ready"
-    if decision.progress.retired:
-        names = ", ".join(decision.progress.retired)
-        yield "Retiring", f"revision {names}: gateways or pods may have open answers, which propose no more"
     in_force = number(decision.policy, "number")
     behind = [pod.name for pod in seen.of_role(Role.GATEWAY) if not seen.follows(pod, in_force)]
     if behind:
         yield "WaitingForGateways", f"policy {in_force} has not reached {', '.join(sorted(behind))}"
+    if decision.progress.retired:
+        names = ", ".join(decision.progress.retired)
+        yield "Retiring", f"revision {names}: its pods may have open answers, which propose no more"
 
 
 def _is_ahead(seen: Observed, decision: Decision) -> bool:
