@@ -71,6 +71,8 @@ class Eventful(World):
             self.check(decision)
             if aborted:
                 self.check_abort(decision, aborted)
+        # Of one that was killed the next look is held against what was written.
+        self.before = {held["name"]: held for held in (self.policy() or {"revisions": ()})["revisions"]} or self.before
         self.calm += 1
         return decision
 
@@ -89,7 +91,6 @@ class Eventful(World):
         if policy is not None:
             self.check_weights(decision, policy)
             self.check_lookups(policy)
-            self.before = {held["name"]: held for held in policy["revisions"]}
         self.check_choice(decision)
         self.check_promotions()
         self.check_stuck(policy)
@@ -116,9 +117,10 @@ class Eventful(World):
             assert not self.before[name]["speculate"], f"open answers of {name}, which was ended, propose on"
 
     def check_more(self, held: Mapping[str, Any], decision: Decision) -> None:
-        """Nobody is sent anew to a revision without a ready target pod, unless it is stable or the first."""
+        """Nobody is sent anew to a revision without a ready target pod, unless it is stable or the first, or unless
+        there are to be none."""
         first = decision.progress.rollout.stage is Stage.INSTALLING
-        if held["name"] in (decision.stable, self.served) or first:
+        if held["name"] in (decision.stable, self.served) or first or not self.spec["target"]["replicas"]:
             return
         ready = [pod.name for pod in self.ready_pods(Role.TARGET) if pod.role_hash == held["target"]]
         assert ready, f"{held['name']} gets {held['weight']} % and has no ready target pod"

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from tests.domain.simulated_specs import QUICK, V2, V3
+from tests.domain.simulated_specs import QUICK, V1, V2, V3
 from tests.domain.simulated_world import Behaviour, World, installed, push, settled
 from tests.scenarios.story_views import stage, weights
 
@@ -89,6 +89,18 @@ def test_answers_of_a_revision_that_is_taken_back_propose_no_more_until_its_pods
     assert (world.stable, world.condition("Reconciling")) == (v1, ("True", "Retiring"))
     world.run_until(settled, within=60)
     assert may_propose(world, v2) is None
+
+
+def test_answers_of_a_canary_that_a_rollback_went_to_and_gave_up_propose_no_more() -> None:
+    world, v2 = stepping()
+    v1 = world.stable
+    world.gateways[sorted(world.gateways)[0]].reachable = False  # nobody knows whether it can serve
+    world.annotations["tandem.dev/rollback-to"] = f"{v2}@{v1}#1"
+    world.tick(2)
+    assert (stage(world), world.progress.rollout.revision) == (Stage.RETURNING, v2)
+    world.edit(draft__model__revision=V1)  # nor does the spec mean it any more
+    world.annotations["tandem.dev/rollback-to"] = f"{v1}@{v1}#2"
+    assert told_of(world, v2, 20) == {False}
 
 
 def test_a_pod_that_outlives_its_grace_on_a_lost_node_holds_up_nobody() -> None:

@@ -70,9 +70,9 @@ def send(at: Situation, course: Course, signal: Signal, *, revision: str = "", r
     returns = signal is Signal.ENDED and before.rollout.gave_way is not None
     hampered = at.next_policy if returns else before.hampered
     after = replace(before, rollout=moved, hampered=hampered)
-    over = rollout.on_trial(before.rollout) and moved.revision != before.rollout.revision
-    if over and signal is not Signal.POINTER_MOVED:
-        after = retired.retire(after, before.rollout.revision)
+    left = before.rollout.revision
+    if before.rollout.stage is not Stage.INSTALLING and moved.revision != left and signal is not Signal.POINTER_MOVED:
+        after = retired.retire(after, left) if left else after
     return replace(course, progress=after)
 
 
