@@ -62,6 +62,8 @@ class Counts:
     proposed: int
     accepted: int
     k_by_round: tuple[int, ...]
+    rejected_at: tuple[int, ...] = ()
+    """For each rejection the position in its proposal, from 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,7 @@ class Session:
         self._ks: list[int] = []
         self._proposed_tokens = 0
         self._accepted_tokens = 0
+        self._rejected_at: list[int] = []
         if self._budget == 0:
             self._state = State.ENDING
 
@@ -419,6 +420,7 @@ class Session:
             draft_seconds=spent.draft_seconds,
             verify_seconds=spent.verify_seconds,
             forward_seconds=verdict.forward_seconds,
+            queue_seconds=verdict.queue_seconds,
             drafting_seconds=self._proposal.draft_seconds,
             cut=proposed - verdict.unjudged - accepted if beyond else 0,
             seconds=spent.seconds,
@@ -432,6 +434,8 @@ class Session:
             unjudged=verdict.unjudged,
             beside=verdict.beside,
         )
+        if round.examined > accepted:
+            self._rejected_at.append(accepted)
         if not (verdict.credits or self._proposal.confidences):
             return round
         return replace(
@@ -449,6 +453,7 @@ class Session:
             proposed=self._proposed_tokens,
             accepted=self._accepted_tokens,
             k_by_round=tuple(self._ks),
+            rejected_at=tuple(self._rejected_at),
         )
 
 

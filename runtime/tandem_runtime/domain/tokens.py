@@ -452,6 +452,8 @@ class Round:
     """Guesses of other sessions that the target judged in the same step."""
     prepares: bool = False
     """The draft was asked to draft ahead while this round was verified."""
+    queue_seconds: float = 0.0
+    """For how long the target had other steps to take first: a part of `verify_seconds`."""
 
     @property
     def evidence(self) -> tuple[float, ...]:

@@ -220,6 +220,7 @@ class Gateway:
         self._forgetting: set[asyncio.Task[None]] = set()
         self.segments = books.segments
         self.looks = Looks()
+        books.metrics.watch_room(lambda: self.sessions, lambda: self.waiting)
 
     @property
     def sessions(self) -> int:
