@@ -234,7 +234,7 @@ class _QueueFigures(Collector):
 
 
 @dataclass(slots=True)
-class _State:
+class RoleState:
     """What the admin side reports while the parts come and go."""
 
     starting: str | None = "the model is loading"
@@ -245,6 +245,12 @@ class _State:
     def __post_init__(self) -> None:
         gauge = Gauge("tandem_engine_sessions", "Sessions that the engine holds now.", registry=self.registry)
         gauge.set_function(lambda: self.server.sessions if self.server else 0)
+
+    def serves(self, engine: Engine, server: EngineServer) -> None:
+        """The engine is there: its figures are told from now on."""
+        self.server, self.engine, self.starting = server, engine, None
+        for figures in (_StepFigures(engine.pace), _MemoryFigures(engine), _QueueFigures(engine.running)):
+            self.registry.register(figures)
 
     async def memory(self, _: Request) -> Response:
         used = 0 if self.engine is None else round(self.engine.model.blocks.used_share * 10000)
@@ -266,7 +272,7 @@ async def serve_role(
     """Serve what `load` gives until `ending` is set, then drain. Raises SettingRefused, ModelRefused, and OSError for a
     port in use."""
     tls = None if options.role_tls is None else RoleTls(options.role_tls)  # before the model: that takes minutes
-    state = _State()
+    state = RoleState()
     routes = [
         Route("/internal/memory", state.memory),
         *(adapter_routes(state.adapters) if name is RoleName.TARGET else ()),
@@ -286,13 +292,16 @@ async def serve_role(
 
 
 async def _serve(
-    engine: Engine, server: EngineServer, options: ServeOptions, state: _State, *, ending: asyncio.Event, name: RoleName
+    engine: Engine,
+    server: EngineServer,
+    options: ServeOptions,
+    state: RoleState,
+    *,
+    ending: asyncio.Event,
+    name: RoleName,
 ) -> None:
     async with server:
-        state.server, state.engine, state.starting = server, engine, None
-        state.registry.register(_StepFigures(engine.pace))
-        state.registry.register(_MemoryFigures(engine))
-        state.registry.register(_QueueFigures(engine.running))
+        state.serves(engine, server)
         determinism = engine.model.determinism
         logger.info("serving role=%s address=%s:%d determinism=%s", name, options.host, server.port, determinism)
         await ending.wait()
