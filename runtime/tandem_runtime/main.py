@@ -117,9 +117,7 @@ def until_signalled(serve: Callable[[asyncio.Event], Awaitable[None]]) -> None:
         await serve(ending)
 
     gc.freeze()  # what the libraries hold for good is not looked through again while every stream waits
-    gc.set_threshold(
-        10_000
-    )  # by the usual 700 a tenth of a gateway's time went into looking for garbage: requests leave none
+    gc.set_threshold(10_000)  # by the usual 700 a tenth of a gateway's time went into that: requests leave none
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run())
 
@@ -292,6 +290,8 @@ def _add_api_arguments(parser: argparse.ArgumentParser) -> None:
         help="API keys, one `tenant:key` per line, behind it weight=N, concurrent=N, tokens_per_minute=N where wanted;"
         " read anew when it changes (default: open to all)",
     )
+    about = "append what repeats and what was spent on each finished choice, without text (- is standard output)"
+    add("--records", type=Path, metavar="PATH", help=about)
     add("--max-requests", type=positive_number, default=256, help="choices in progress (default %(default)s)")
 
 
@@ -332,6 +332,7 @@ def _listening(arguments: argparse.Namespace, *, notice_seconds: float = 3.0) ->
         admin_port=arguments.admin_port,
         notice_seconds=notice_seconds,
         grace_seconds=arguments.grace_seconds,
+        records=arguments.records,
     )
 
 

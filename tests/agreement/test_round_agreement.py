@@ -1,6 +1,6 @@
 """A round is counted once and by one definition: reply, evidence, metrics and belief agree on whatever rounds come."""
 
-from collections import Counter
+from collections import defaultdict
 
 import pytest
 from hypothesis import given, settings
@@ -56,7 +56,7 @@ def rounds(draw: st.DrawFn) -> Round:
 
 def summed(metrics: Metrics) -> dict[str, float]:
     """Each sample over all its labels, but a histogram's buckets."""
-    sums: Counter[str] = Counter()
+    sums: defaultdict[str, float] = defaultdict(float)
     for family in text_string_to_metric_families(metrics.render().decode()):
         for sample in family.samples:
             if "le" not in sample.labels:

@@ -1,5 +1,6 @@
 """`tandem-runtime serve` as a person starts it: a process, its first lines, an answer, its end."""
 
+import json
 import re
 import signal
 import socket
@@ -45,11 +46,12 @@ def run(command: str, *arguments: str) -> int:
     return ended.value.code
 
 
-def test_an_answer_is_replayed_and_its_equality_is_in_the_metrics(tmp_path: Path) -> None:
+def test_an_answer_is_replayed_and_its_equality_is_in_the_metrics_and_a_record_is_kept_of_it(tmp_path: Path) -> None:
     folder = str(letters_folder(tmp_path))
     options = ("--tokenizer", folder, "--name", "chat", "--mode", "Always", "--replay-basis-points", "10000")
+    records = tmp_path / "records"
     line = 'tandem_exactness_replays_total{result="equal",revision="local"} 1.0'
-    with served(*PAIR, *options) as (said, _):
+    with served(*PAIR, *options, "--records", str(records)) as (said, _):
         address = re.findall(r"^serving chat at (http://\S+)$", said, re.MULTILINE)[0]
         metrics = re.findall(r"^metrics at (http://\S+)$", said, re.MULTILINE)[0]
         httpx.post(f"{address}/completions", json={"model": "chat", "prompt": "b"}).raise_for_status()
@@ -57,6 +59,8 @@ def test_an_answer_is_replayed_and_its_equality_is_in_the_metrics(tmp_path: Path
         while line not in httpx.get(metrics).text:
             assert time.monotonic() < ends_at, "the replay does not come to an end"
             time.sleep(0.05)
+    (record,) = records.read_text().splitlines()
+    assert sum(json.loads(record)["kByRound"]) > 0
 
 
 def test_a_pair_is_served_by_one_command_and_drains_at_the_end(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ An account outlives a change of policy and of target: a request keeps the stratu
 counts in the slot of the pod that ran it, under the policy of its moment.
 """
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from tandem_runtime.domain.routing import bucket_of
 from tandem_runtime.domain.slots import counted_slot, is_off, slot_number
 from tandem_runtime.domain.tokens import Drafter, Round, Verification
 from tandem_runtime.domain.values import value
-from tandem_runtime.gateway.failures import describe_failure
+from tandem_runtime.gateway.failures import CLIENT_CLOSED, describe_failure
 from tandem_runtime.gateway.replies import CompletionDetails, SpeculationReport
 from tandem_runtime.policy import PolicyInForce
 from tandem_runtime.telemetry import Metrics
@@ -234,3 +235,18 @@ def refusals_counted(metrics: Metrics) -> Iterator[None]:
     except TandemError as error:
         metrics.add_request(describe_failure(error).status)
         raise
+
+
+@contextmanager
+def closed_by_its_end(account: Account) -> Iterator[None]:
+    """Write the request's status into its account, whichever way it ends."""
+    try:
+        yield
+    except (asyncio.CancelledError, GeneratorExit):
+        account.end(CLIENT_CLOSED)
+        raise
+    except Exception as error:
+        failure = describe_failure(error)
+        account.end(failure.status, is_ours=failure.is_ours)
+        raise
+    account.end(200)

@@ -62,6 +62,8 @@ class Ask:
     """Of each prompt's choices so many are told, the likeliest; None: all are."""
     tool_use: ToolUse | None = None
     """How calls of tools are read, where the answer may hold some."""
+    details: bool = False
+    """The reply tells what speculation did round by round."""
 
     @property
     def sessions(self) -> int:
@@ -94,6 +96,7 @@ def read_chat(request: ChatRequest, tokenizer: Tokenizer, *, chance: int) -> Ask
         max_tokens=request.max_completion_tokens or request.max_tokens,
         logprobs=(request.top_logprobs or 0) if request.logprobs else None,
         wish=_read_wish(request),
+        details=request.speculation.details,
         user=request.user,
         ignore_eos=bool(request.ignore_eos),
         priority=Priority.BATCH if request.service_tier == "flex" else Priority.INTERACTIVE,
@@ -122,6 +125,7 @@ def read_completion(request: CompletionRequest, tokenizer: Tokenizer, *, chance:
         logprobs=0 if chooses and request.logprobs is None else request.logprobs,
         prompt_logprobs=request.logprobs if request.echo else None,
         wish=_read_wish(request),
+        details=request.speculation.details,
         user=request.user,
         ignore_eos=bool(request.ignore_eos),
         priority=Priority.BATCH if request.service_tier == "flex" else Priority.INTERACTIVE,

@@ -30,6 +30,23 @@ class Usage(TypedDict):
     """Only where the request has a `prediction`: clients bill what stands here."""
 
 
+class Digests(TypedDict):
+    """`draft` null: no model proposes. `adapter` null: the model alone answered."""
+
+    target: str
+    tokenizer: str
+    draft: str | None
+    adapter: str | None
+
+
+class SpeculationDetails(TypedDict):
+    """What a request may ask to be told: `kByRound` of each choice, with the version of the noise."""
+
+    noise: int
+    digests: Digests
+    kByRound: list[list[int]]
+
+
 class SpeculationReport(TypedDict):
     """What speculation did for this request, over all its choices; `seed` and `adapter` repeat the answer."""
 
@@ -43,6 +60,8 @@ class SpeculationReport(TypedDict):
     rejections: int
     adapter: NotRequired[str]
     """The digest of the one that answered."""
+    details: NotRequired[SpeculationDetails]
+    """Only where the request asks for them."""
 
 
 class AlternativeLogprob(TypedDict):

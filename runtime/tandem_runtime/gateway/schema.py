@@ -67,6 +67,7 @@ class SpeculationWish(BaseModel):
     minDraftTokens: int | None = Field(default=None, ge=1, le=LONGEST_PROPOSAL)  # noqa: N815 (the API's own spelling)
     maxDraftTokens: int | None = Field(default=None, ge=1, le=LONGEST_PROPOSAL)  # noqa: N815 (likewise)
     verification: Annotated[Verification | None, Field(strict=False)] = None
+    details: bool = False
 
     @model_validator(mode="after")
     def _bounds_in_order(self) -> Self:

@@ -165,6 +165,16 @@ class Seat:
         return self._target.capabilities
 
     @property
+    def pod(self) -> str:
+        """Which target pod serves it now."""
+        return self._target.uid
+
+    @property
+    def drafters(self) -> dict[Drafter, Capabilities]:
+        """Who may propose."""
+        return {drafter: each.capabilities for drafter, each in self._drafts.items()}
+
+    @property
     def draft_length(self) -> int | None:
         """Prompt plus output tokens of which something can be proposed; None without a drafter."""
         return max((each.capabilities.max_length for each in self._drafts.values()), default=None)

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -19,6 +20,7 @@ from starlette.routing import BaseRoute, Route
 from tandem_runtime.admin import admin_app, http_server
 from tandem_runtime.gateway.app import Api
 from tandem_runtime.gateway.key_file import KeyFile
+from tandem_runtime.gateway.record_file import opened
 from tandem_runtime.gateway.serving import Gateway
 
 LAST_WORDS_SECONDS = 1
@@ -34,6 +36,8 @@ class Listening:
     admin_port: int
     notice_seconds: float = 3.0
     grace_seconds: int = 25
+    records: Path | None = None
+    """Where a line is written for each choice that ended, see `record_file`; None: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ async def serve_gateway(
     """Serve until `ending` is set, then drain; `started` is told the ports. The admin side has further `routes`. No
     `keys`: everyone may ask.
 
-    Raises OSError for a port in use.
+    Raises OSError for a port in use, and SettingRefused where records cannot be written.
     """
 
     async def evidence(_: Request) -> Response:
@@ -71,6 +75,7 @@ async def serve_gateway(
     host = listening.host
     async with (
         _followed(keys, gateway),
+        _recorded(listening.records, gateway),
         http_server(admin, host=host, port=listening.admin_port) as admin_port,
         http_server(api, host=host, port=listening.port, grace_seconds=listening.grace_seconds) as api_port,
     ):
@@ -84,6 +89,16 @@ async def serve_gateway(
         await asyncio.sleep(listening.notice_seconds)
         scoring.cancel()
         asyncio.get_running_loop().call_later(max(listening.grace_seconds - LAST_WORDS_SECONDS, 0), gateway.cut_off)
+
+
+@asynccontextmanager
+async def _recorded(path: Path | None, gateway: Gateway) -> AsyncIterator[None]:
+    """While the block lasts, to the last answer, each choice that ends is written there."""
+    if path is None:
+        yield
+        return
+    with opened(path) as gateway.records:
+        yield
 
 
 @asynccontextmanager

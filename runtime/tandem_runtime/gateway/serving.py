@@ -35,11 +35,13 @@ from tandem_runtime.domain.tokens import (
     TokenId,
     Verification,
 )
-from tandem_runtime.gateway.accounts import Account, Assignment, refusals_counted
+from tandem_runtime.gateway.accounts import Account, Assignment, closed_by_its_end, refusals_counted
 from tandem_runtime.gateway.admission import Guest, House, Limits
-from tandem_runtime.gateway.failures import CLIENT_CLOSED, ModelNotServed, Unauthorized, describe_failure
+from tandem_runtime.gateway.choices import Came, Choice, details_of, record_of
+from tandem_runtime.gateway.failures import ModelNotServed, Unauthorized
 from tandem_runtime.gateway.intake import Ask, check_fits
 from tandem_runtime.gateway.keys import aside
+from tandem_runtime.gateway.record_file import RecordFile
 from tandem_runtime.gateway.replays import ReplayJob, Replays
 from tandem_runtime.gateway.replies import CompletionDetails, SpeculationReport
 from tandem_runtime.gateway.seats import Claim, Fleet, Foretold, Seat
@@ -67,16 +69,6 @@ class Books:
     segments: Segments = field(default_factory=Segments)
 
 
-@dataclass(slots=True)
-class Choice:
-    """One choice in progress: what it asks, where it sits, what it has said so far."""
-
-    request: Request
-    seat: Seat
-    output: list[TokenId]
-    finish: Finish | None = None
-
-
 class Reply:
     """The running sessions of one request."""
 
@@ -86,7 +78,7 @@ class Reply:
         self._charge = charge
         self._account = account
         self._clock = clock
-        self._began = clock.monotonic()
+        self.came = Came(clock.wall(), clock.monotonic())
         self._items: asyncio.Queue[tuple[int, Item | Exception] | None] = asyncio.Queue(ITEMS_AHEAD)
         self._is_quiet = False
         """Since it was looked after last."""
@@ -105,7 +97,10 @@ class Reply:
 
     def report(self) -> SpeculationReport:
         """What speculation has done so far."""
-        return self._account.report(verification=self.verification, seed=self._ask.parameters.seed)
+        report = self._account.report(verification=self.verification, seed=self._ask.parameters.seed)
+        if self._ask.details:
+            report["details"] = details_of(self.choices)
+        return report
 
     def details(self) -> CompletionDetails | None:
         """What usage tells beyond sums: of a prediction, where the request has one."""
@@ -130,7 +125,7 @@ class Reply:
                     raise item
                 if index in silent:
                     silent.discard(index)
-                    elapsed = self._clock.monotonic() - self._began
+                    elapsed = self._clock.monotonic() - self.came.monotonic
                     self._account.add_first_token(elapsed, warm=self.choices[index].seat.warm)
                 running -= isinstance(item, Finish)
                 yield index, item
@@ -176,10 +171,12 @@ class Reply:
             async with aclosing(choice.seat.run(choice.request, beliefs)) as items:
                 async for item in items:
                     if isinstance(item, Emit):
+                        if choice.spoke_at is None:
+                            choice.spoke_at = self._clock.monotonic()
                         choice.output += item.tokens
                         self._charge(len(item.tokens))
                     else:
-                        choice.finish = item
+                        choice.finish, choice.ended_at = item, self._clock.monotonic()
                     await self._items.put((index, item))
         except Exception as error:
             await self._items.put((index, error))
@@ -220,6 +217,8 @@ class Gateway:
         self._forgetting: set[asyncio.Task[None]] = set()
         self.segments = books.segments
         self.looks = Looks()
+        self.records: RecordFile | None = None
+        """Where what is kept of finished choices is written, if it is."""
         books.metrics.watch_room(lambda: self.sessions, lambda: self.waiting)
 
     @property
@@ -282,11 +281,11 @@ class Gateway:
         guest = Guest(ask.tenant, ask.weight, ask.quota, ask.sessions, ask.prompt_tokens, ask.choices_field)
         until = self.clock.monotonic() + self.limits.wait_seconds
         reply = Reply(ask, account, clock=self.clock, charge=partial(self._house.charge, guest))
-        with _closed_by_its_end(account):
+        with closed_by_its_end(account):
             async with self._house.admitted(guest):
                 if ask.tenant in self._revoked:  # while it was read, or waited
                     raise _revoked()
-                with _left(reply.choices):
+                with _left(reply.choices), self._recorded(reply, assignment, request_id):
                     self._seat(reply, ask, account, until, request_id)
                     async with self._running(reply, assignment):
                         yield reply
@@ -392,6 +391,18 @@ class Gateway:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
 
+    @contextmanager
+    def _recorded(self, reply: Reply, assignment: Assignment, request_id: str) -> Iterator[None]:
+        """Whatever ends the request, a choice that had come to its end is kept."""
+        try:
+            yield
+        finally:
+            if self.records is not None:
+                for choice in reply.choices:
+                    record = record_of(choice, request=request_id, revision=assignment.revision.name, came=reply.came)
+                    if record is not None:
+                        self.records.add(record)
+
     def _cast_shadow(self, reply: Reply, assignment: Assignment, account: Account) -> None:
         """Offer a finished answer to the drafts that had no part in it: in shadow, or while speculation is off."""
         if not account.is_ordinary:
@@ -481,18 +492,3 @@ def _left(choices: list[Choice]) -> Iterator[None]:
     finally:
         for choice in choices:
             choice.seat.leave()
-
-
-@contextmanager
-def _closed_by_its_end(account: Account) -> Iterator[None]:
-    """Write the request's status into its account, whichever way it ends."""
-    try:
-        yield
-    except (asyncio.CancelledError, GeneratorExit):
-        account.end(CLIENT_CLOSED)
-        raise
-    except Exception as error:
-        failure = describe_failure(error)
-        account.end(failure.status, is_ours=failure.is_ours)
-        raise
-    account.end(200)
