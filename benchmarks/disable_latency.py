@@ -9,8 +9,14 @@ is .85 again.
     seconds_p95       the same in seconds
     back_tokens_p95   tokens from the rise until a K > 0 is chosen because it pays: a probe is none
 
-This is the runtime's part. How soon the operator turns a policy off (`operator_s`) needs an operator and is not
-measured here.
+This is the runtime's part. The operator's own is told by a batch that is saturated (`benchmarks.saturated`), in which
+the K rule is held at 4: until speculation is switched off because slots show that it does not pay, and what a
+comparison of requests side by side would have read instead.
+
+    saturated_true          the speed-up in closed form
+    saturated_by_slots      what the product reads from slots that are on and slots that are off
+    saturated_by_requests   what requests read that may speculate, over those beside them that may not
+    saturated_off_s         seconds until the breaker has switched speculation off, median of 5 runs
 """
 
 import random
@@ -18,6 +24,7 @@ import statistics
 from dataclasses import asdict, dataclass
 
 from benchmarks.record import record
+from benchmarks.saturated import ALPHA, CLIENTS, by_slots, switched_off, true_speedup
 from benchmarks.simulator.acceptance import Regimes
 from benchmarks.simulator.clock import run_virtually
 from benchmarks.simulator.oracle import Watched
@@ -27,6 +34,7 @@ from tandem_runtime.domain.lookahead import Rule
 SEED, TRIALS = 41, 60
 GOOD, BAD = 0.85, 0.3
 SETTLED_ROUNDS, BAD_TOKENS = 150, 400
+SATURATED_RUNS = 5
 LONGEST_ROUNDS = 4000
 """A trial that has not ended by then counts as it stands."""
 
@@ -104,6 +112,13 @@ def trial(number: int) -> Trial:
     return run_virtually(main)
 
 
+def saturated(number: int) -> dict[str, float]:
+    """One run of the saturated batch, as the operator and as a request arm see it."""
+    world = switched_off(SEED * 1000 + number)
+    off_after = (world.now - world.busy_since).total_seconds()
+    return {"by_slots": by_slots(world), "by_requests": world.arms.speedup, "off_s": off_after}
+
+
 def p95(values: list[float]) -> float:
     return sorted(values)[-(-95 * len(values) // 100) - 1]
 
@@ -120,11 +135,21 @@ def main() -> None:
         "back_tokens_p50": statistics.median(back),
         "back_tokens_p95": p95(back),
     }
+    runs = [saturated(number) for number in range(SATURATED_RUNS)]
+    figures["saturated_true"] = round(true_speedup(), 4)
+    for name in ("by_slots", "by_requests", "off_s"):
+        figures[f"saturated_{name}"] = round(statistics.median(run[name] for run in runs), 4)
     print(f"K = 0 after {figures['rounds_p50']:.0f} rounds, p95 {figures['rounds_p95']:.0f} (must be 20, aim 15)")
     print(
         f"back after {figures['back_tokens_p50']:.0f} tokens, p95 {figures['back_tokens_p95']:.0f} (must be 30, aim 20)"
     )
-    print(record("disable_latency", seed=SEED, figures=figures, samples={"trials": [asdict(one) for one in trials]}))
+    print(
+        f"{CLIENTS} clients at acceptance {ALPHA}: true {figures['saturated_true']:.2f}, slots read"
+        f" {figures['saturated_by_slots']:.2f}, requests {figures['saturated_by_requests']:.2f};"
+        f" off after {figures['saturated_off_s']:.0f} s"
+    )
+    samples = {"trials": [asdict(one) for one in trials], "saturated": runs}
+    print(record("disable_latency", seed=SEED, figures=figures, samples=samples))
 
 
 if __name__ == "__main__":

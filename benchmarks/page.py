@@ -70,6 +70,9 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
     "disable_latency": (
         Headline("rounds_p95", "rounds from a collapse of acceptance to K = 0", "≤ 20"),
         Headline("back_tokens_p95", "tokens until K > 0 again", "≤ 30"),
+        Headline("saturated_true", "true speed-up of a saturated batch"),
+        Headline("saturated_by_slots", "what slots read of it, by which it is switched off"),
+        Headline("saturated_by_requests", "what requests side by side would have read"),
     ),
     "drafters": (
         Headline("rig_speedup", "suffix over plain on replayed edits and quotes, virtual time", "≥ 3"),
