@@ -7,7 +7,15 @@ from tests.domain.simulated_specs import BASE, TERMS, changed
 
 from tandem_operator.domain.decision import GateVerdict
 from tandem_operator.domain.errors import SpecError
-from tandem_operator.domain.gates import admit, admit_surge, capacity, compatible, crash_looping, taught_elsewhere
+from tandem_operator.domain.gates import (
+    admit,
+    admit_surge,
+    capacity,
+    compatible,
+    crash_looping,
+    mixed,
+    taught_elsewhere,
+)
 from tandem_operator.domain.observed import Fetched, Pod
 from tandem_operator.domain.revision import Revision, Role, RoleHash
 from tandem_operator.domain.spec import SurgeMode, parse
@@ -101,3 +109,20 @@ def test_only_a_pod_that_fails_again_and_again_is_a_crash_loop() -> None:
     looping = pod(Role.DRAFT, "d", waiting_reason="CrashLoopBackOff", restarts=5)
     assert crash_looping([pod(Role.DRAFT, "d", waiting_reason="CrashLoopBackOff", restarts=4), looping]) is looping
     assert crash_looping([pod(Role.DRAFT, "d", waiting_reason="ImagePullBackOff", restarts=9)]) is None
+
+
+def fetched_as(name: str, digest: str, role: Role = Role.TARGET, **more: object) -> Pod:
+    return Pod(
+        name=name, uid=name, role=role, role_hash=RoleHash("t"), phase="Running", fetched=Fetched(digest=digest), **more
+    )  # type: ignore[arg-type] # fields by name
+
+
+def test_different_weights_are_told_of_one_role_hash_alone_and_not_of_pods_that_leave() -> None:
+    assert mixed([fetched_as("a", "x"), fetched_as("b", "x")]) is None
+    assert mixed([fetched_as("a", "x"), fetched_as("b", "y", Role.DRAFT)]) is None
+    assert mixed([fetched_as("a", "x"), fetched_as("b", "y", leaving=True)]) is None
+    many = [fetched_as(f"p{number}", "x") for number in range(7)]
+    found = mixed([*many, fetched_as("q", "y")])
+    assert found is not None
+    assert (found.verdict, found.reason) == (GateVerdict.CLOSED, "DigestsDiffer")
+    assert "p0, p1, p2, p3, p4 and 2 more x; q y;" in found.message

@@ -75,6 +75,64 @@ def taught_elsewhere(pair: Revision, pods: Iterable[Pod]) -> str | None:
     return f"the draft was taught by the target {taught_by}, and proposes to {target}: fewer of its tokens may stand"
 
 
+NAMES_TOLD = 5
+"""Pods that a message names with each digest."""
+
+
+def mixed(pods: Iterable[Pod]) -> GateResult | None:
+    """That pods of one role hash fetched different weights, and which; None where none did.
+
+    A hash stands for one model, so a folder or a branch has changed under its name between two pods.
+    """
+    held = [pod for pod in pods if not pod.leaving and pod.fetched is not None and pod.fetched.digest]
+    for role, role_hash in sorted({(pod.role, str(pod.role_hash)) for pod in held}):
+        digests = _by_digest(pod for pod in held if (pod.role, pod.role_hash) == (role, role_hash))
+        if len(digests) > 1:
+            words = "; ".join(f"{_named(names)} {digest}" for digest, names in sorted(digests.items()))
+            message = (
+                f"{role} pods of {role_hash} hold different weights: {words}; what their uri names has changed: delete "
+                "the pods whose weights are not meant, or give other weights a uri or a revision of their own"
+            )
+            return GateResult(GateVerdict.CLOSED, "DigestsDiffer", message)
+    return None
+
+
+def _by_digest(pods: Iterable[Pod]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for pod in sorted(pods, key=lambda pod: pod.name):
+        if pod.fetched is not None and pod.fetched.digest:
+            found.setdefault(pod.fetched.digest, []).append(pod.name)
+    return found
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMES_TOLD} more" if len(names) > NAMES_TOLD else ""
+    return f"{', '.join(names[:NAMES_TOLD])}{more}"
+
+
+def retokenized(stable: Revision, canary: Revision, pods: Iterable[Pod]) -> str | None:
+    """That a canary's target came with another tokenizer than the gateways', in words; None where not, or nobody knows.
+
+    Gateways read stable's for every revision: none would ever let the canary's pods in. Where none has told which, it
+    is that of stable's own pods, as long as there are any.
+    """
+    held = tuple(pods)
+    theirs = _tokenizer(held, Role.TARGET, canary.target)
+    ours = _of_gateways(held) or _tokenizer(held, Role.TARGET, stable.target)
+    if ours is None or theirs is None or ours == theirs:
+        return None
+    return (
+        f"its target's tokenizer is {theirs} and stable's is {ours}; gateways read one for both, and ids of another "
+        "would mean other text: serve it as an object of its own and move its callers, or give the new target the "
+        "tokenizer.json, tokenizer_config.json and chat_template.jinja of the old one"
+    )
+
+
+def _of_gateways(pods: Iterable[Pod]) -> str | None:
+    told = (pod.fetched for pod in pods if pod.role is Role.GATEWAY and not pod.leaving)
+    return next((fetched.tokenizer for fetched in told if fetched is not None and fetched.tokenizer), None)
+
+
 def _taught_by(pods: Iterable[Pod], draft: str) -> str | None:
     ours = (pod.fetched for pod in pods if pod.role is Role.DRAFT and pod.role_hash == draft)
     return next((fetched.taught_by for fetched in ours if fetched is not None and fetched.taught_by), None)

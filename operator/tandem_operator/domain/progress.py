@@ -212,6 +212,7 @@ class Progress:
     ControllerRevision, so that a kill between the two writes loses none of them. `policies` are the changes of
     `spec.speculation`, newest first; `undone` holds until the next one. `upgrade` is what the spec means by
     command, though it was not edited. `warned_of` is the last revision whose draft was told to be another target's.
+    `warned_of_digests`: it was told that pods of one hash hold different weights, and they still do.
     `retired` are revisions that were ended or taken back, as long as open answers of theirs may want to propose.
     `hampered` is the newest policy under which stable did not have all of the pods
     again that had given way to a canary's: of it and those before nothing tells what stable can do.
@@ -229,6 +230,7 @@ class Progress:
     undone: PolicyUndo | None = None
     upgrade: Upgrade | None = None
     warned_of: str | None = None
+    warned_of_digests: bool | None = None
     hampered: int | None = None
     retired: tuple[str, ...] = ()
 

@@ -348,7 +348,7 @@ _STANDS_IN_NO_WAY = (CheckVerdict.PASS, CheckVerdict.NOT_COMPARED)
 
 
 def mind_gates(at: Situation, course: Course) -> Course:
-    """A canary whose models do not fit, whose pods crash again and again, or that finds the target short of memory."""
+    """A canary whose models fit neither each other nor the gateways, whose pods crash, or for which memory is short."""
     moved = course.progress.rollout
     pair = at.pair(moved.revision)
     if not rollout.on_trial(moved):
@@ -358,6 +358,9 @@ def mind_gates(at: Situation, course: Course) -> Course:
     fit = gates.compatible(pair, at.seen.pods)
     if fit.verdict is GateVerdict.CLOSED:
         return end_canary(at, course, Ending(reason="ModelsIncompatible", note=fit.message, bad=True))
+    strange = None if at.stable is None else gates.retokenized(at.stable.pair, pair, at.seen.pods)
+    if strange is not None:
+        return end_canary(at, course, Ending(reason="TokenizerChanged", note=strange))
     crashing = gates.crash_looping(room.canary_pods(at, moved.revision))
     if crashing is not None:
         note = f"pod {crashing.name} restarted {crashing.restarts} times"
