@@ -360,8 +360,8 @@ def tell(line: str) -> None:
 # Outside
 
 
-def run(count: int, calm: float) -> Object:
-    """The samples of a run on a cluster of its own."""
+def on_a_cluster(module: str, *orders: str) -> Object:
+    """The samples of a benchmark that runs itself inside a cluster of its own."""
     with tempfile.TemporaryDirectory(prefix="operator-scale-") as folder:
         state = StateFolder(Path(folder) / "state")
         start(state, asyncio.run(ensure_built()), Plan((), bare=True, bound=True))
@@ -369,9 +369,8 @@ def run(count: int, calm: float) -> Object:
             rights, samples = Path(folder) / "rights.yaml", Path(folder) / "samples.json"
             rights.write_text(rendered_rights(state))
             inside = [sys.executable, "-m", "tandem_devcluster", "--state", str(state.root), "inside"]
-            orders = ["--inside", str(state.root), "--rights", str(rights), "--samples", str(samples)]
-            command = [*inside, sys.executable, "-m", "benchmarks.operator_scale", *orders, "--objects", str(count)]
-            command += ["--steady", str(calm)]
+            files = ["--inside", str(state.root), "--rights", str(rights), "--samples", str(samples)]
+            command = [*inside, sys.executable, "-m", module, *files, *orders]
             done = subprocess.run(command, cwd=ROOT, check=False)
             if done.returncode:
                 log = state.root / "operator.log"
@@ -422,7 +421,8 @@ def main() -> None:
         found = asyncio.run(measure(StateFolder(given.inside), given.rights.read_text(), given.objects, given.steady))
         given.samples.write_text(json.dumps(found))
     else:
-        samples = run(given.objects, given.steady)
+        orders = ("--objects", str(given.objects), "--steady", str(given.steady))
+        samples = on_a_cluster("benchmarks.operator_scale", *orders)
         told = figures(samples, given.objects)
         for name, value in told.items():
             print(f"{name:20} {value}")

@@ -70,6 +70,7 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
     "disable_latency": (
         Headline("rounds_p95", "rounds from a collapse of acceptance to K = 0", "≤ 20"),
         Headline("back_tokens_p95", "tokens until K > 0 again", "≤ 30"),
+        Headline("operator_s", "seconds from a collapse until the operator's policy is off, at most", "≤ 305"),
         Headline("saturated_true", "true speed-up of a saturated batch"),
         Headline("saturated_by_slots", "what slots read of it, by which it is switched off"),
         Headline("saturated_by_requests", "what requests side by side would have read"),
@@ -141,6 +142,10 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
         Headline("trip_more_us", "microseconds that TLS between the roles adds to a verify's round trip, one session"),
         Headline("cpu_more_1_us", "to the processor time of both ends for it"),
         Headline("cpu_more_64_us", "and of 64 sessions at a time"),
+    ),
+    "rollback_latency": (
+        Headline("p99_s", "seconds from an alert's POST until no gateway sends to the bad revision, of 30", "≤ 2"),
+        Headline("p50_s", "the median"),
     ),
     "rig_sequential": (Headline("min_ratio_to_optimum", "least ratio to the closed-form optimum", "≥ .97"),),
     "segments": (

@@ -36,6 +36,7 @@ BENCHMARKS = (
     "rig_sequential",
     "rig_twin",
     "role_tls",
+    "rollback_latency",
     "rpc",
     "segments",
     "smollm2",
