@@ -111,10 +111,9 @@ def test_only_a_pod_that_fails_again_and_again_is_a_crash_loop() -> None:
     assert crash_looping([pod(Role.DRAFT, "d", waiting_reason="ImagePullBackOff", restarts=9)]) is None
 
 
-def fetched_as(name: str, digest: str, role: Role = Role.TARGET, **more: object) -> Pod:
-    return Pod(
-        name=name, uid=name, role=role, role_hash=RoleHash("t"), phase="Running", fetched=Fetched(digest=digest), **more
-    )  # type: ignore[arg-type] # fields by name
+def fetched_as(name: str, digest: str, role: Role = Role.TARGET, *, leaving: bool = False) -> Pod:
+    held = Fetched(digest=digest)
+    return Pod(name=name, uid=name, role=role, role_hash=RoleHash("t"), phase="Running", fetched=held, leaving=leaving)
 
 
 def test_different_weights_are_told_of_one_role_hash_alone_and_not_of_pods_that_leave() -> None:
