@@ -144,6 +144,10 @@ WRONG: list[tuple[Mapping[str, Any], str]] = [
     ),
     ({"canary": {"analysis": {"interTokenLatency": {"maxP99IncreaseBasisPoints": 0}}}}, "maxP99IncreaseBasisPoints"),
     ({"servedModelName": "two words"}, "use letters, digits, dots, underscores, slashes and hyphens"),
+    (
+        {"target": {"engineArgs": {"dtype": "x" * 300 * 1024}}},
+        "spec.target.engineArgs.dtype: Too long: may not be more",
+    ),
     ({"servedModelName": "x" * 129}, "spec.servedModelName: Too long: may not be more than 128"),
     (
         {"draft": {"replicasPerTarget": {"drafts": 1}}},

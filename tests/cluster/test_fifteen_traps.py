@@ -1,9 +1,10 @@
 """The fifteen traps of operators like this one, each by its name, on a real API server with the real operator.
 
 Played here, at the same time: 1 to 5, 7 to 9, 11, 13 and 15. Elsewhere: 6 (a restart in the middle) is
-`test_operator_faults`; 10 (looking often) takes thousands of simulated canaries; 12 (flapping) is the breaker's cap in
-`tests/domain/test_breaker`; 14 (frozen definitions, upgrades that roll a fleet) is `test_crd`, `test_crd_chart` and the
-pinned hashes of `tests/domain/test_revision`.
+`test_operator_faults`; 10 (looking often) takes thousands of simulated canaries; 12 (flapping) is
+`tests/scenarios/test_flapping_stories`; 14 (frozen definitions, an uninstall that hangs, the largest object) is
+`test_upgrade_of_the_chart`, and upgrades that would roll a fleet are `test_upgrade` and the pinned hashes of
+`tests/domain/test_revision`.
 """
 
 import asyncio
