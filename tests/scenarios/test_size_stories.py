@@ -105,7 +105,7 @@ def test_c43_checks_of_a_canary_leave_the_object_its_size(times: int) -> None:
 
 
 def rolled_out(world: World, first: int, count: int) -> dict[str, int]:
-    """Canaries that come up and are aborted by command, one after the other."""
+    """Canaries that come up, are aborted by command and cleared away, one after the other."""
     for number in range(first, first + count):
         world.edit(draft__model__revision=f"{number:040x}")
         world.tick(5)
@@ -113,7 +113,7 @@ def rolled_out(world: World, first: int, count: int) -> dict[str, int]:
         world.annotations["tandem.dev/abort"] = f"@{named(world)}#{number}"
         world.tick(5)
         assert stage(world) is Stage.STABLE
-    world.run_until(settled, within=600)
+        world.run_until(settled, within=600, every=5)
     return sizes(world)
 
 
