@@ -3,6 +3,7 @@ however long they take."""
 
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from tests.domain.simulated_specs import QUICK, V1, V2, V3
@@ -11,6 +12,7 @@ from tests.scenarios.story_views import stage, weights
 
 from tandem_operator.domain.observed import Pod
 from tandem_operator.domain.progress import Stage
+from tandem_operator.domain.retired import MOST
 
 
 class Draining(World):
@@ -43,6 +45,10 @@ def stepping() -> tuple[Draining, str]:
     v2 = push(world, V2)
     world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
     return world, v2
+
+
+def is_stepping(revision: str, world: World) -> bool:
+    return (stage(world), world.progress.rollout.revision) == (Stage.STEPPING, revision)
 
 
 def may_propose(world: World, revision: str) -> bool | None:
@@ -123,6 +129,20 @@ def test_a_canary_that_an_edit_superseded_twice_leaves_both_behind_until_they_ar
     assert set(world.progress.retired) >= {v2}
     world.run_until(settled)
     assert weights(world) == {world.stable: 100}
+
+
+def test_of_many_that_ended_in_a_short_time_the_latest_are_told_of_and_the_others_were() -> None:
+    world, _ = stepping()
+    world.lost, world.grace = True, timedelta(hours=1)
+    ended = []
+    for number in range(MOST + 4):
+        ended.append(push(world, f"a{number:x}" * 20))
+        world.run_until(partial(is_stepping, ended[-1]), within=120, every=5)
+        world.annotations["tandem.dev/abort"] = f"@{ended[-1]}#{number + 1}"
+        world.run_until(lambda seen: seen.progress.refused == ended[-1], within=20, every=2)
+        assert may_propose(world, ended[-1]) is False
+    world.tick(2)
+    assert world.progress.retired == tuple(ended[-MOST:])
 
 
 def test_a_retired_revision_that_is_tried_again_is_a_canary_as_any() -> None:

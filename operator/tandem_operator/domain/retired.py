@@ -6,16 +6,23 @@ An answer outlives the share of the traffic under which it began. A canary that 
 or was aborted, and a revision that was taken back, stay in the policy with weight 0 and without speculation: until
 every gateway has heard that, and for as long as pods are there that are theirs alone. One that a promotion replaced is
 not among them: its draft was good, and goes with its pods.
+
+A gateway goes by what it was told last. So where many end in a short time, the oldest of which it heard need not be
+told of any more, and a policy stays short.
 """
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Final
 
 from tandem_operator.domain.decision import Share
 from tandem_operator.domain.nested import text
 from tandem_operator.domain.observed import Pod
 from tandem_operator.domain.progress import Progress, Stage
 from tandem_operator.domain.situation import Course, Situation
+
+MOST: Final = 8
+"""Told of at a time, but for those that not every gateway has heard of yet."""
 
 
 def retire(held: Progress, revision: str) -> Progress:
@@ -25,7 +32,10 @@ def retire(held: Progress, revision: str) -> Progress:
 
 def still(at: Situation, course: Course, wanted: Collection[str]) -> tuple[str, ...]:
     """Those that are not over yet; `wanted` are the role hashes whose pods somebody needs."""
-    return tuple(name for name in course.progress.retired if _is_still(at, course, name, wanted))
+    names = [name for name in course.progress.retired if _is_still(at, course, name, wanted)]
+    heard = [name for name in names if _is_heard(at, name)]
+    spared = heard[: max(0, len(names) - MOST)]
+    return tuple(name for name in names if name not in spared)
 
 
 def shares(names: Collection[str], given: tuple[Share, ...]) -> tuple[Share, ...]:
