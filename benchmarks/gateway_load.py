@@ -282,6 +282,7 @@ def main() -> None:
     print(f"{idle.streams} idle streams: {idle.before / 2**20:.0f} MB before, {idle.after / 2**20:.0f} with them")
     figures = {
         "rounds_per_s": round(most, 1),
+        "carried_rounds_per_s": round(first.carried_per_s, 1),
         "added_p50_ms": percentile(first.added, 0.5),
         "added_p99_ms": percentile(first.added, 0.99),
         "dropped": first.dropped,

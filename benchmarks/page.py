@@ -98,7 +98,8 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
     ),
     "fairness": (Headline("max_share_error", "largest distance of a tenant's share from its weight's", "≤ .05"),),
     "gateway_load": (
-        Headline("rounds_per_s", "rounds a second that one gateway carries, 256 sessions", "≥ 2000"),
+        Headline("rounds_per_s", "rounds a second that one gateway carries within 20 ms, 256 sessions", "≥ 2000"),
+        Headline("carried_rounds_per_s", "rounds a second that it carries of the first 2,000 offered", "≥ 2000"),
         Headline("added_p99_ms", "milliseconds added to a round at 2,000 a second, slowest hundredth", "≤ 20"),
         Headline("dropped", "streams dropped at it", "0"),
         Headline("bytes_per_idle_stream", "bytes of an idle stream, of 1,000", "≤ 200000"),
