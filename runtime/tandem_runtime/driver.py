@@ -17,12 +17,12 @@ from tandem_runtime.domain.commands import Choose, Emit, Finish, OpenDraft, Open
 from tandem_runtime.domain.drafting import Pricing
 from tandem_runtime.domain.errors import (
     DraftLost,
-    Overloaded,
     SessionLost,
     StaleOffset,
     TandemError,
     TargetLate,
     TargetLost,
+    WaitedInVain,
     origin,
 )
 from tandem_runtime.domain.lookahead import Bounds
@@ -187,18 +187,10 @@ class _Executor:
         except (TargetLost, StaleOffset) as lost:
             await self._end_run()
             if not isinstance(command, OpenTarget):
-                self._refuse_to_begin_again(lost)
+                refuse_to_begin_again(lost, self._session.request.priority)
             self._session.target_lost(lost)
             if not isinstance(lost, SessionLost | StaleOffset):
                 self._engines.target = await self._engines.reopen()
-
-    def _refuse_to_begin_again(self, lost: TandemError) -> None:
-        """Of who was to be patient, and was: the next target is no less busy, and knows nothing of what was read."""
-        if isinstance(lost, TargetLate) and self._session.request.priority is not Priority.INTERACTIVE:
-            raise Overloaded(
-                f"{lost}, beside requests that are more urgent; try again when there are fewer",
-                retry_after_seconds=RETRY_PATIENT_SECONDS,
-            ) from lost
 
     def waited(self, seconds: float) -> None:
         """What the reader of the answer takes is no part of the round."""
@@ -306,6 +298,15 @@ class _Executor:
             return
         except Exception as fault:
             log.error("an engine failed to let a session go: %s", origin(fault))
+
+
+def refuse_to_begin_again(lost: TandemError, priority: Priority) -> None:
+    """Raises WaitedInVain for who was to be patient, and was."""
+    if isinstance(lost, TargetLate) and priority is not Priority.INTERACTIVE:
+        raise WaitedInVain(
+            f"{lost}, beside requests that are more urgent; try again when there are fewer",
+            retry_after_seconds=RETRY_PATIENT_SECONDS,
+        ) from lost
 
 
 async def _target(limit_seconds: float, answer: Awaitable[_T]) -> _T:

@@ -11,9 +11,9 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from tandem_runtime.domain.errors import BadRequest, TandemError, TargetLost
+from tandem_runtime.domain.errors import BadRequest, TandemError, TargetLate, TargetLost
 from tandem_runtime.domain.tokens import OpenSession, PromptRead, ReadPrompt, TokenLogprob
-from tandem_runtime.driver import Deadlines
+from tandem_runtime.driver import Deadlines, refuse_to_begin_again
 from tandem_runtime.ports import PromptReader, TargetEngine
 
 _T = TypeVar("_T")
@@ -41,7 +41,11 @@ async def read_prompt(
         for base in range(1, length, PIECE_TOKENS):
             count = min(PIECE_TOKENS, length - base)
             piece = ReadPrompt(opening.session, opened.incarnation, base, count, alternatives)
-            read = await _in_time(limits.verify_of(opening.priority), _read(target, piece))
+            try:
+                read = await _in_time(limits.verify_of(opening.priority), _read(target, piece))
+            except TargetLate as late:
+                refuse_to_begin_again(late, opening.priority)
+                raise
             if len(read.logprobs) != count:
                 raise TargetLost(f"the target told of {len(read.logprobs)} prompt tokens where {count} were asked for")
             known += read.logprobs
@@ -68,4 +72,4 @@ async def _in_time(limit_seconds: float, answer: Awaitable[_T]) -> _T:
         async with asyncio.timeout(limit_seconds):
             return await answer
     except TimeoutError as late:
-        raise TargetLost(f"the target gave no answer in {limit_seconds} s") from late
+        raise TargetLate(f"the target gave no answer in {limit_seconds} s") from late

@@ -8,6 +8,7 @@ Refuses to know HTTP and gRPC codes: those are chosen at the edges, in one table
     |   |-- NotLoaded         it names an adapter that is not loaded; says which are
     |   `-- NotSupported      it asks for what the model that is served cannot do, at any value
     |-- Overloaded            ours, and it passes; the caller should come back after `retry_after_seconds`
+    |   `-- WaitedInVain      a target had room and was too busy for too long; no other is asked
     |-- Cancelled             the caller went away
     |-- DraftLost             the draft is of no use now: gone, a fault of its own, nonsense; text goes on with K = 0
     |   |-- DraftLate         it gave no answer in time
@@ -59,6 +60,11 @@ class Overloaded(TandemError):
     def __init__(self, message: str, *, retry_after_seconds: int = 1) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
+
+
+class WaitedInVain(Overloaded):
+    """Who was to be patient was, at a target that has more urgent things to do. The others are no less busy, and know
+    nothing of what was read."""
 
 
 class Cancelled(TandemError):

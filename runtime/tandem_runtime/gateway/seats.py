@@ -17,7 +17,7 @@ from tandem_runtime.combined import CombinedDraft, Member
 from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.commands import Emit, Finish, Request
 from tandem_runtime.domain.drafting import Beliefs, Drafting
-from tandem_runtime.domain.errors import NotANumber, Overloaded, TargetLost, origin
+from tandem_runtime.domain.errors import NotANumber, Overloaded, TargetLost, WaitedInVain, origin
 from tandem_runtime.domain.evidence import Arm
 from tandem_runtime.domain.lookahead import Bounds
 from tandem_runtime.domain.policy import LOOKUPS, OwnWish, allowance, choose_verification, lookup_role
@@ -211,7 +211,7 @@ class Seat:
                             yield item
                     return
                 except Overloaded as full:
-                    if spoken:
+                    if spoken or isinstance(full, WaitedInVain):
                         raise
                     await self._find_room(full)
                 except NotANumber:
@@ -231,6 +231,8 @@ class Seat:
                 return await read_prompt(self._target.engine, _reading(request), alternatives=alternatives)
             except TargetLost:
                 await self._reopen()
+            except WaitedInVain:
+                raise
             except Overloaded as full:
                 await self._find_room(full)
             except NotANumber:
