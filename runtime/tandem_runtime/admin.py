@@ -29,7 +29,7 @@ _LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0
 _IDLE_SECONDS = 75
 """Longer than the 60 s for which common proxies keep a connection, so that the proxy closes it and no request races."""
 REQUEST_SECONDS = float(_IDLE_SECONDS)
-"""From a request's first byte, or a connection's beginning, until the request is whole."""
+"""From a request's first byte until it is whole, and from a connection's beginning to its first request."""
 
 
 def admin_app(
@@ -153,7 +153,8 @@ class _Http(HttpToolsProtocol):
         self._behind = b"POST / HTTP/1.1\r\n%b\r\n%b" % (told, self._data[upgrade.args[0] :])
 
     def on_message_begin(self) -> None:
-        self._request_limit.begin()  # it may have come with the end of the one before
+        self._request_limit.end()  # of a connection that was held ready
+        self._request_limit.begin()
         if not self._is_known:
             super().on_message_begin()
 

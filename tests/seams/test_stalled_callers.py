@@ -13,6 +13,7 @@ from tandem_runtime.admin import http_server
 
 PART = b"x" * 65_536
 HEAD = b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n"
+UPGRADED = HEAD.replace(b"host: x", b"host: x\r\nconnection: upgrade\r\nupgrade: h2c") + b"01234"
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -82,7 +83,9 @@ async def test_who_takes_an_answer_slowly_gets_it_whole() -> None:
     assert answer.count(PART) == 160
 
 
-@pytest.mark.parametrize("sent", [b"POST /x HT", HEAD[:-2], HEAD + b"01234"], ids=["line", "head", "body"])
+@pytest.mark.parametrize(
+    "sent", [b"POST /x HT", HEAD[:-2], HEAD + b"01234", UPGRADED], ids=["line", "head", "body", "upgrade"]
+)
 async def test_who_sends_no_whole_request_is_told_so(sent: bytes) -> None:
     app = Answering(iter([]))
     async with connected(app) as (reader, writer):
@@ -95,6 +98,15 @@ async def test_who_sends_no_whole_request_is_told_so(sent: bytes) -> None:
 async def test_who_sends_nothing_is_hung_up_on() -> None:
     async with connected(Answering(iter([]))) as (reader, _):
         assert await reader.read() == b""
+
+
+async def test_a_connection_that_was_held_ready_takes_nothing_from_its_first_request() -> None:
+    async with connected(Answering(iter([b"answer"]))) as (reader, writer):
+        await asyncio.sleep(0.2)
+        writer.write(HEAD)
+        await asyncio.sleep(0.2)
+        writer.write(b"0123456789")
+        assert (await reader.readuntil(b"0\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_a_second_request_has_the_same_limit() -> None:
