@@ -227,6 +227,16 @@ async def test_a_batch_that_waited_in_vain_begins_on_no_other_target(
     assert sorted(each.opened for each in engines) == [0, 1]
 
 
+async def test_letters_that_some_clients_take_for_line_ends_break_no_event() -> None:
+    """As httpx does, by Python's own rule."""
+    table = [letter.encode() for letter in "ab\u2028\u2029\x85fg"]
+    async with running_gateway(chain_logits, table=table) as running:
+        expected = (await running.plain(prompt=[1], max_tokens=14, temperature=0))["choices"][0]["text"]
+        events = [event async for event in running.stream(prompt=[1], max_tokens=14, temperature=0)]
+    assert set("\u2028\u2029\x85") < set(expected)
+    assert "".join(event["choices"][0]["text"] for event in events) == expected
+
+
 async def test_a_request_that_outgrows_the_draft_goes_on_without_it() -> None:
     """C19 (vLLM #57941): the draft holds 64 tokens, the target 256."""
     async with running_gateway(chain_logits, chain_logits, speculation=always(4), draft_length=64) as running:

@@ -149,7 +149,7 @@ def _frame(stream: ReplyStream, reply: Reply, pair: tuple[int, Item] | None) -> 
             chunks = stream.emitted(index, emit)
         case index, Finish() as finish:
             chunks = stream.finished(index, finish.reason, reply.report(), reply.details())
-    return b"".join([sse.frame_line(to_json(chunk)) for chunk in chunks])
+    return b"".join([sse.frame_line(to_json(chunk, ensure_ascii=True)) for chunk in chunks])
 
 
 def _stream_start() -> dict[str, Any]:

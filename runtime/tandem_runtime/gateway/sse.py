@@ -12,7 +12,7 @@ MEDIA_TYPE = "text/event-stream"
 
 
 def frame_line(line: bytes) -> bytes:
-    """One event that holds no line ends, as JSON does not."""
+    """One event that holds no line ends, as JSON in ASCII does not: some clients take U+2028 and U+0085 for such."""
     return b"data: %b\n\n" % line
 
 
