@@ -83,12 +83,15 @@ def loaded(library: Path, *, kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CD
 
 
 def _build(command: Sequence[str], source: Path, library: Path) -> None:
-    """Beside its place first: whoever starts at the same moment sees a whole library or none."""
+    """Beside its place first, and on the disk: whoever starts at the same moment, or after the power failed, sees a
+    whole library or none. One that is cut short ends the process that loads it."""
     library.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as beside:
         new = Path(beside) / library.name
         whole = [*command, str(source), "-o", str(new)]
         subprocess.run(whole, check=True, capture_output=True, text=True, errors="replace", timeout=BUILD_SECONDS)  # noqa: S603  # ours
+        with new.open("rb") as written:
+            os.fsync(written.fileno())
         os.replace(new, library)
 
 

@@ -34,6 +34,15 @@ def test_it_is_built_once_and_found_again(source: Path, library: Path, tmp_path:
     assert loaded(library).seven() == 7
 
 
+def test_it_has_its_name_once_it_is_on_the_disk(
+    source: Path, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a machine whose power fails may come back with the name and half of it, which ends who loads it."""
+    synced: list[int] = []
+    monkeypatch.setattr("os.fsync", lambda file: synced.append(os.fstat(file).st_ino))
+    assert built(source, tmp_path / "other").stat().st_ino in synced
+
+
 DAY = 86_400
 
 
