@@ -155,6 +155,20 @@ async def test_records_that_cannot_be_written_are_told_once_and_answers_go_on(
     assert "No space left on device" in told
 
 
+def test_a_line_that_was_written_in_part_spoils_no_other() -> None:
+    """As where a disk is full for a while; here a pipe is."""
+    end, begin = os.pipe()
+    os.set_blocking(begin, False)
+    records = RecordFile(begin)
+    for line in ("x" * 200_000, "y" * 200_000):
+        records.add({"request": line})  # type: ignore[typeddict-item]  # a line is a line
+    first = os.read(end, 200_000)
+    records.add({"request": "whole"})  # type: ignore[typeddict-item]
+    os.close(begin)
+    with os.fdopen(end, "rb") as rest:
+        assert (first + rest.read()).splitlines()[-1] == b'{"request":"whole"}'
+
+
 def test_a_place_where_nothing_can_be_written_is_refused_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(SettingRefused, match=r"--records .*/absent/records: No such file or directory; name a file"):
         opened(tmp_path / "absent" / "records").__enter__()

@@ -25,17 +25,19 @@ class RecordFile:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._failing = False
+        self._failing = self._torn = False
 
     def add(self, record: Record) -> None:
-        line = to_json(record) + b"\n"
+        """Behind a line that could not be written to its end a new one begins, so that it spoils no other."""
+        line = whole = b"\n" * self._torn + to_json(record) + b"\n"
         try:
             while line:
                 line = line[os.write(self._descriptor, line) :]
         except OSError as error:
+            self._torn = self._torn or line != whole
             self._tell(error)
         else:
-            self._failing = False
+            self._failing = self._torn = False
 
     def _tell(self, error: OSError) -> None:
         """Once, until writing succeeds again: there may be hundreds a second."""
