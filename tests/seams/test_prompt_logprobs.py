@@ -253,6 +253,17 @@ async def test_a_target_that_is_lost_while_it_reads_is_replaced() -> None:
     assert other.reads == 1
 
 
+async def test_a_target_that_was_lost_once_is_forgiven_by_reading() -> None:
+    """Where nothing else is asked of it too: it would have one session at a time for good."""
+    body = {**ASKED, "prompt": "abc", "max_tokens": 0}
+    async with running_gateway(rough) as running:
+        target, reading = wrapped(running)
+        reading.losses = 1
+        (await running.http.post("/v1/completions", json=body)).raise_for_status()
+        record = target.patience.record
+    assert (record.failures, record.good) == (1, 1)
+
+
 class _Illiterate(_Reading):
     read = None  # type: ignore[assignment]  # as a target of another make
 

@@ -16,7 +16,8 @@ there is no room for it. Those a session remembers for itself, in a record like 
 alone lets the next one try. What a draft refuses once it refuses for good: a request stays what it is.
 
 A target has the same record, of which its waits are no part: it is asked by sessions that begin on it, has answered
-with the first token of one, and fails by what is lost, late, or no law. While it rests, sessions begin elsewhere.
+with the first token of one, or with a prompt that it read, and fails by what is lost, late, or no law. While it rests,
+sessions begin elsewhere.
 """
 
 from dataclasses import dataclass, replace

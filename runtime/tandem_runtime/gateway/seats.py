@@ -228,7 +228,7 @@ class Seat:
         await self._line.turn(self._ticket)
         while True:
             try:
-                return await read_prompt(self._target.engine, _reading(request), alternatives=alternatives)
+                read = await read_prompt(self._target.engine, _reading(request), alternatives=alternatives)
             except TargetLost:
                 await self._reopen()
             except WaitedInVain:
@@ -238,6 +238,9 @@ class Seat:
             except NotANumber:
                 if not self._tried_elsewhere(spoken=False):
                     raise
+            else:
+                self._prove()
+                return read
 
     def _session(self, request: Request, beliefs: Beliefs) -> AsyncGenerator[Emit | Finish, None]:
         drafting = Drafting(tuple(self._drafts), beliefs)
