@@ -30,15 +30,12 @@ from tandem_runtime.domain.tokens import (
     Drafter,
     Opened,
     OpenSession,
-    PromptRead,
-    ReadPrompt,
     RunRounds,
     SessionId,
     TokenId,
     Verdict,
     VerifyRound,
 )
-from tandem_runtime.driver import Deadlines
 from tandem_runtime.engines.scripted import Script, ScriptedModel, chain_logits, lame_chain_logits
 from tandem_runtime.gateway import delivery
 from tandem_runtime.gateway.server import Listening, serve_gateway
@@ -189,42 +186,6 @@ async def test_a_target_that_was_lost_and_is_back_takes_over_when_the_next_is_lo
             said += [event async for event in events]
     assert [event for event in said if "error" in event] == []
     assert "".join(event["choices"][0]["text"] for event in said) == expected
-
-
-class _Busy(_Mortal):
-    """A target that takes sessions, and has something more urgent to do for ever."""
-
-    opened = 0
-
-    async def open(self, request: OpenSession) -> Opened:
-        self.opened += 1
-        return await super().open(request)
-
-    async def run(self, request: RunRounds) -> AsyncIterator[Verdict]:
-        await asyncio.Event().wait()
-        async for verdict in super().run(request):
-            yield verdict
-
-    async def read(self, request: ReadPrompt) -> PromptRead:
-        await asyncio.Event().wait()
-        raise AssertionError(request)
-
-
-@pytest.mark.parametrize("asked", [{}, {"echo": True, "logprobs": 0}], ids=["answered", "read"])
-async def test_a_batch_that_waited_in_vain_begins_on_no_other_target(
-    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Deadlines, "verify_of", lambda _, __: 0.05)
-    body = {"model": "chat", "prompt": "abc", "max_tokens": 3, "service_tier": "flex", **asked}
-    async with running_gateway(chain_logits) as running:
-        (first,) = running.gateway.fleet.targets
-        engines = [_Busy(first.engine), _Busy(first.engine)]
-        first.engine = engines[0]
-        second = Replica[TargetEngine](f"{first.uid}-2", LOCAL_TARGET, engines[1], first.capabilities)
-        with running.gateway.fleet.targets.holding(second):
-            reply = await running.http.post("/v1/completions", json=body)
-    assert (reply.status_code, reply.headers.get("retry-after")) == (429, "60")
-    assert sorted(each.opened for each in engines) == [0, 1]
 
 
 async def test_letters_that_some_clients_take_for_line_ends_break_no_event() -> None:
