@@ -17,12 +17,12 @@ DAY = dt.timedelta(days=1)
 class RoleAuthority:
     """Signs what roles show each other."""
 
-    def __init__(self, name: str = "roles", *, root: bool = True) -> None:
+    def __init__(self, name: str = "roles", *, root: bool = True, days: int = 30) -> None:
         """Not a `root`: signed by another one, which nobody is shown."""
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _named(name)
         above = (self._name, self._key) if root else (_named("above"), ec.generate_private_key(ec.SECP256R1()))
-        builder = _builder(self._name, above[0], self._key, days=30)
+        builder = _builder(self._name, above[0], self._key, days=days)
         constraint = x509.BasicConstraints(ca=True, path_length=0)
         self.pem = _pem(builder.add_extension(constraint, critical=True).sign(above[1], hashes.SHA256()))
 

@@ -230,6 +230,13 @@ async def test_who_scrapes_is_told_when_the_certificate_in_use_ends(tmp_path: Pa
     assert seen == [3, 20, 30, 30]  # the authority ends after thirty days, and what is of no use is not in use
 
 
+def test_a_certificate_ends_with_the_authority_that_signed_it_whoever_is_trusted_beside(tmp_path: Path) -> None:
+    """As while an authority is changed: one that ends in five days beside one that does in thirty."""
+    old = RoleAuthority("old", days=5)
+    tls = RoleTls(written(tmp_path / "tls", {**old.issue(days=20), "ca.crt": old.pem + OTHER.pem}))
+    assert round((tls.term.ends - SystemClock().wall()) / 86_400) == 5
+
+
 async def test_a_role_in_clear_tells_of_no_certificate() -> None:
     registry = CollectorRegistry()
     async with expiry_told(None, registry, clock=SystemClock()):

@@ -161,9 +161,12 @@ def _refuse_unfit(found: Identity, folder: Path) -> Term:
 
 
 def _term_of(shown: Mapping[str, object], authorities: Iterable[Mapping[str, object]]) -> Term:
-    """Until the certificate ends, or before that the last authority: an old one may stand beside the new."""
+    """Until the certificate ends, or before that the authority that signed it, beside which another may stand. Where
+    several have its name, or none, as where what stands between is in the certificate's file: the last of them."""
     begins, ends = (ssl.cert_time_to_seconds(str(shown[name])) for name in ("notBefore", "notAfter"))
-    trusted = (ssl.cert_time_to_seconds(str(authority["notAfter"])) for authority in authorities)
+    known = list(authorities)
+    signers = [each for each in known if each["subject"] == shown.get("issuer")] or known
+    trusted = (ssl.cert_time_to_seconds(str(authority["notAfter"])) for authority in signers)
     return Term(begins, min(ends, max(trusted, default=ends)))
 
 
