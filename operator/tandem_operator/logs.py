@@ -6,6 +6,7 @@ Refuses to know what is logged.
 import logging
 from typing import Final, Literal
 
+from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 
 __all__ = ["LOG_FORMATS", "LogFormat", "set_up_logging"]
@@ -14,6 +15,8 @@ LogFormat = Literal["text", "json"]
 LOG_FORMATS: Final[tuple[LogFormat, ...]] = ("text", "json")
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 _FIELDS: Final = ("levelname", "name", "message")
+_OF_KOPF: Final = ("settings", "k8s_skip", "k8s_ref")
+"""What kopf puts on each record that speaks of an object, for formatters of its own; some of it cannot be JSON."""
 
 
 def set_up_logging(form: LogFormat) -> None:
@@ -32,7 +35,10 @@ def _formatter(form: LogFormat) -> logging.Formatter:
     if form == "text":
         return logging.Formatter(_TEXT)
     names = {"levelname": "level", "name": "logger", "exc_info": "stack"}
-    return JsonFormatter(_FIELDS, rename_fields=names, timestamp="time", json_ensure_ascii=False)
+    left_out = (*RESERVED_ATTRS, *_OF_KOPF)
+    return JsonFormatter(
+        _FIELDS, rename_fields=names, reserved_attrs=left_out, timestamp="time", json_ensure_ascii=False
+    )
 
 
 def _without_stacks_of_kopf(record: logging.LogRecord) -> bool:
