@@ -119,7 +119,7 @@ def essence(seen: Observed, decision: Decision) -> bytes:
     """All that plan and report would read besides what the API server holds: where it is the same, so are they."""
     quiet = replace(decision, figures={}, decided_at=record.EPOCH, look_again_in_seconds=0)
     heard = {name: document.policy for name, document in seen.documents.items()}
-    return sha256(repr((quiet, heard)).encode()).digest()
+    return sha256(repr((quiet, heard, seen.lacking_fields)).encode()).digest()
 
 
 def planned(decision: Decision, seen: Observed) -> tuple[Decision, Plan]:

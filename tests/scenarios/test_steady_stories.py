@@ -199,6 +199,18 @@ async def test_an_object_that_is_gone_is_forgotten() -> None:
 
 
 @pytest.mark.usefixtures("crowded")
+async def test_an_object_at_rest_says_too_that_the_definition_is_older_and_when_it_is_no_longer() -> None:
+    stage = await resting()
+    for lacking, told in ((("spec.canary",), "DefinitionOutdated"), ((), "Valid")):
+        stage.sources.definition.lacking = lacking
+        await stage.look()
+        assert stage.condition("Accepted") == ("True", told)
+        for _ in range(3):
+            await stage.look()
+        assert len(stage.sources.steady) == 1
+
+
+@pytest.mark.usefixtures("crowded")
 async def test_an_object_whose_pods_are_waited_for_is_not_at_rest() -> None:
     stage = await Stage().settle()
     (draft,) = [name for name in stage.children(Kind.DEPLOYMENT) if "-draft-" in name]
