@@ -1,13 +1,19 @@
 """Gateways that do not hear, and gateways that do not answer: what holds up an abort, for how long, and what never
 does."""
 
+from dataclasses import replace
+
 import pytest
 from tests.domain.simulated_specs import QUICK, V2, changed
 from tests.domain.simulated_world import World, installed, push, settled
 from tests.scenarios.story_views import deployments, stage, weights
 
 from tandem_operator.domain.actions import Verb
+from tandem_operator.domain.decide import decide
+from tandem_operator.domain.observed import MUTE_AFTER, Observed
+from tandem_operator.domain.plan import plan
 from tandem_operator.domain.progress import Stage
+from tandem_operator.domain.revision import Role
 
 
 def stepping(*, gateways: int = 2) -> tuple[World, str]:
@@ -90,3 +96,40 @@ def test_an_only_gateway_that_is_deaf_stays_where_no_second_one_comes_up() -> No
     world.run(300)
     assert (replaced(world), world.condition("Ready")) == ([], ("True", "Serving"))
     assert world.condition("Reconciling")[0] == "True"
+
+
+def deleted(seen: Observed) -> list[str]:
+    return [action.name for action in plan(decide(seen), seen).actions if action.verb is Verb.DELETE]
+
+
+@pytest.mark.parametrize("drains", [True, False])
+def test_of_two_mute_gateways_the_second_waits_until_the_first_one_s_successor_is_in_service(
+    drains: bool,
+) -> None:
+    """Where the operator's own way to them is cut they serve on: both at once would leave one of three."""
+    world, _ = stepping(gateways=3)
+    seen = world.observed()
+    one, two, three = sorted(seen.of_role(Role.GATEWAY), key=lambda pod: pod.name)
+    assert seen.scrape is not None
+    scrape = replace(seen.scrape, documents={three.name: seen.documents[three.name]})
+    silent = dict.fromkeys((one.name, two.name), seen.now - MUTE_AFTER)
+    cut = replace(seen, scrape=scrape, silent=silent)
+    assert deleted(cut) == [one.name]
+    pods = tuple(replace(pod, leaving=drains, ready=drains) if pod == one else pod for pod in cut.pods)
+    assert deleted(replace(cut, pods=pods)) == []
+
+
+@pytest.mark.parametrize("drains", [True, False])
+def test_a_deaf_gateway_that_alone_serves_stays_though_one_that_does_not_serve_answers(drains: bool) -> None:
+    """Gateways answer the operator before they are ready, and while they drain."""
+    world, _ = stepping()
+    world.run(20)
+    seen = world.observed()
+    name = sorted(seen.documents)[0]
+    assert seen.scrape is not None
+    older = replace(seen.documents[name], policy=seen.documents[name].policy - 1)
+    deaf = replace(seen, scrape=replace(seen.scrape, documents={**seen.documents, name: older}))
+    assert deleted(deaf) == [name]
+    others = {pod.name for pod in deaf.of_role(Role.GATEWAY)} - {name}
+    pods = tuple(replace(pod, leaving=drains, ready=drains) if pod.name in others else pod for pod in deaf.pods)
+    assert deleted(replace(deaf, pods=pods)) == []

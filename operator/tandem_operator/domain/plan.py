@@ -16,8 +16,9 @@ Refuses to know why it was decided so, and how writes are carried out.
    child which the API server refuses holds up no abort and no switch.
 6. *Deletes* come last, and only after every gateway reports the policy that no longer needs what goes. A gateway
    that is deaf (it answers, and follows an older policy) or mute (it does not answer) would hold them up for ever, so
-   it is deleted itself, one at a time, where another one answers. An only gateway that is deaf gets another one beside
-   it first. An alert's annotation goes once the persisted status echoes it. Deleting twice is success.
+   it is deleted itself, one at a time, where another one in service answers; one that is mute only where none is
+   missing. An only gateway that is deaf gets another one beside it first. An alert's annotation goes once the persisted
+   status echoes it. Deleting twice is success.
 
 A steady object is an empty plan.
 """
@@ -266,10 +267,15 @@ def _behind(decision: Decision, seen: Observed) -> tuple[Pod, ...]:
 
 
 def _replace_stuck(behind: Iterable[Pod], decision: Decision, seen: Observed, owner: Owner) -> Iterator[Action]:
-    """One gateway that is deaf or mute; never the last that answers."""
+    """One gateway that is deaf, or mute while none is missing; never the last one in service that answers.
+
+    Who is not ready yet, or drains, answers us too. A mute one may well serve: it may be our own way to it that is cut.
+    """
+    ready, workload = [pod for pod in seen.of_role(Role.GATEWAY) if pod.ready], seen.workload(Role.GATEWAY, None)
+    answering = seen.documents.keys() & {pod.name for pod in ready}
+    mute = seen.mute() if workload is not None and len(ready) >= workload.wanted else ()
     for pod in behind:
-        others = any(name != pod.name for name in seen.documents)
-        if others and (pod.name in seen.mute() or _is_deaf(pod, decision, seen, owner)):
+        if answering - {pod.name} and (pod.name in mute or _is_deaf(pod, decision, seen, owner)):
             body = {"metadata": {"uid": pod.uid}}
             yield Action(Verb.DELETE, "Pod", pod.name, "it does not follow the policy in force", body)
             return
