@@ -15,6 +15,8 @@ from tandem_operator.domain.plan import plan
 from tandem_operator.domain.progress import Stage
 from tandem_operator.domain.revision import Role
 
+GATEWAY = ("Deployment", "chat-gateway")
+
 
 def stepping(*, gateways: int = 2) -> tuple[World, str]:
     """A canary has a share of the traffic."""
@@ -96,6 +98,20 @@ def test_an_only_gateway_that_is_deaf_stays_where_no_second_one_comes_up() -> No
     world.run(300)
     assert (replaced(world), world.condition("Ready")) == ([], ("True", "Serving"))
     assert world.condition("Reconciling")[0] == "True"
+
+
+def test_an_only_gateway_that_is_deaf_and_misses_looks_gets_one_second_gateway_and_not_one_at_every_look() -> None:
+    world, v2 = stepping(gateways=1)
+    name = stuck(world, mute=False)
+    world.starts_after *= 6  # what is born from now on takes half a minute
+    world.born = dict.fromkeys(world.born, world.now - world.starts_after)
+    world.annotations["tandem.dev/abort"] = f"@{v2}#1"
+    for look in range(30):
+        world.gateways[name].reachable = bool(look % 2)
+        world.tick(5)
+    sizes = [action.body["spec"] for action in world.writes if (action.kind, action.name) == GATEWAY]
+    assert [spec["replicas"] for spec in sizes if isinstance(spec, dict)] == [1, 2, 1]
+    assert replaced(world) == [name]
 
 
 def deleted(seen: Observed) -> list[str]:

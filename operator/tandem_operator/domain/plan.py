@@ -162,8 +162,13 @@ def _edge(decision: Decision, spec: Spec, owner: Owner, data: Mapping[str, JsonO
 
 
 def _with_a_second(decision: Decision, seen: Observed, spec: Spec, owner: Owner) -> Spec:
-    """Where the only gateway is deaf, a second one until it is gone: to delete the last that answers ends service."""
-    if spec.gateway.replicas != 1 or not any(_is_deaf(pod, decision, seen, owner) for pod in _behind(decision, seen)):
+    """Where the only gateway is deaf, a second one until it is gone: to delete the last that answers ends service.
+
+    It stays while any is behind: who is deaf may miss a look, or have ten seconds for a newer policy.
+    """
+    behind, workload = _behind(decision, seen), seen.workload(Role.GATEWAY, None)
+    has_second = bool(behind) and workload is not None and workload.wanted > 1
+    if spec.gateway.replicas != 1 or not (has_second or any(_is_deaf(pod, decision, seen, owner) for pod in behind)):
         return spec
     return replace(spec, gateway=replace(spec.gateway, replicas=2))
 
