@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from copy import deepcopy
@@ -69,6 +70,15 @@ async def followed(*answers: Json | Unavailable) -> Definition:
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(definition, "LOOK_AGAIN_SECONDS", 0.01)
+
+
+def test_a_wheel_takes_the_definition_from_its_one_source_and_not_from_the_link_to_it() -> None:
+    """Where a checkout has no links, that is a file of its path, and the operator ended at its first comparison."""
+    root = CRD.parents[1]
+    wheel = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    place = definition.OWN.relative_to(root / "operator")
+    assert wheel["force-include"] == {str(CRD.relative_to(root)): str(place)}
+    assert f"operator/{place}" in wheel["exclude"]
 
 
 def test_fields_are_named_by_where_they_stand() -> None:
