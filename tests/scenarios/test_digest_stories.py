@@ -8,9 +8,10 @@ from tests.domain.simulated_specs import QUICK, V2, changed
 from tests.domain.simulated_world import World, installed, named, settled
 from tests.scenarios.story_views import stage, weights
 
+from tandem_operator.domain.gates import retokenized
 from tandem_operator.domain.observed import Fetched, Pod
 from tandem_operator.domain.progress import Stage
-from tandem_operator.domain.revision import Role, revision_of
+from tandem_operator.domain.revision import Revision, Role, RoleHash, revision_of
 from tandem_operator.domain.spec import parse
 
 
@@ -87,3 +88,34 @@ def test_a_canary_that_keeps_the_tokenizer_is_not_refused_for_it() -> None:
     world.edit(target__model__revision=V2)
     world.run_until(lambda seen: stage(seen) is Stage.STEPPING, within=600)
     assert "CanaryAborted" not in world.reasons()
+
+
+class Moved(Changing):
+    """Since it `moved` a gateway that starts reads a tokenizer which no target pod has, and is not ready."""
+
+    moved = False
+
+    def _fetched(self, pod: Pod) -> Pod:
+        if self.moved and pod.role is Role.GATEWAY and pod.name.endswith("-0"):
+            return replace(pod, ready=False, fetched=Fetched(tokenizer="sha256:newer"))
+        return super()._fetched(pod)
+
+
+def test_a_gateway_that_is_not_ready_since_its_tokenizer_is_nobody_s_refuses_no_canary() -> None:
+    world = installed(QUICK, rate=5, kind=Moved)
+    assert isinstance(world, Moved)
+    world.moved = True
+    world.edit(target__model__revision=V2)
+    world.run_until(lambda seen: stage(seen) is Stage.STEPPING or "CanaryAborted" in seen.reasons(), within=600)
+    assert "CanaryAborted" not in world.reasons()
+
+
+def test_a_canary_of_a_draft_is_not_refused_for_the_target_that_it_shares_with_stable() -> None:
+    pods = (fetched_by(Role.GATEWAY, None, "newer"), fetched_by(Role.TARGET, RoleHash("t"), "older"))
+    stable, canary = (Revision(target=RoleHash("t"), draft=RoleHash(draft)) for draft in ("d", "e"))
+    assert retokenized(stable, canary, pods) is None
+
+
+def fetched_by(role: Role, role_hash: RoleHash | None, tokenizer: str) -> Pod:
+    held = Fetched(tokenizer=tokenizer)
+    return Pod(name=role, uid=role, role=role, role_hash=role_hash, phase="Running", ready=True, fetched=held)

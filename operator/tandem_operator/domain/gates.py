@@ -114,8 +114,11 @@ def retokenized(stable: Revision, canary: Revision, pods: Iterable[Pod]) -> str 
     """That a canary's target came with another tokenizer than the gateways', in words; None where not, or nobody knows.
 
     Gateways read stable's for every revision: none would ever let the canary's pods in. Where none has told which, it
-    is that of stable's own pods, as long as there are any.
+    is that of stable's own pods, as long as there are any. One that reads another than stable's pods is never ready and
+    says nothing of the others; and pods that both revisions share were let in.
     """
+    if canary.target == stable.target:
+        return None
     held = tuple(pods)
     theirs = _tokenizer(held, Role.TARGET, canary.target)
     ours = _of_gateways(held) or _tokenizer(held, Role.TARGET, stable.target)
@@ -129,7 +132,7 @@ def retokenized(stable: Revision, canary: Revision, pods: Iterable[Pod]) -> str 
 
 
 def _of_gateways(pods: Iterable[Pod]) -> str | None:
-    told = (pod.fetched for pod in pods if pod.role is Role.GATEWAY and not pod.leaving)
+    told = (pod.fetched for pod in pods if pod.role is Role.GATEWAY and pod.ready and not pod.leaving)
     return next((fetched.tokenizer for fetched in told if fetched is not None and fetched.tokenizer), None)
 
 
