@@ -75,6 +75,7 @@ class ScrapeHistory:
 
     _kept: dict[Key, deque[PackedScrape]] = field(default_factory=dict)
     _silent: dict[Key, Mapping[str, datetime]] = field(default_factory=dict)
+    _heard: dict[Key, frozenset[str]] = field(default_factory=dict)
 
     def add(self, key: Key, scrape: Scrape, window: timedelta) -> None:
         """Remember `scrape` unless one is kept from just before, and forget what the window cannot reach, but for one
@@ -98,9 +99,16 @@ class ScrapeHistory:
             self._silent[key] = found
         return found
 
+    def unheard(self, key: Key, scrape: Scrape, gateways: Iterable[str]) -> tuple[str, ...]:
+        """The gateways that have never answered yet."""
+        there = frozenset(gateways)
+        heard = self._heard[key] = (self._heard.get(key, frozenset()) | scrape.documents.keys()) & there
+        return tuple(sorted(there - heard))
+
     def forget(self, key: Key) -> None:
         self._kept.pop(key, None)
         self._silent.pop(key, None)
+        self._heard.pop(key, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +168,8 @@ async def observe(found: Found, sources: Sources, *, window: timedelta) -> Obser
     baseline = sources.history.baseline(key, now - window)
     sources.history.add(key, scrape, window)
     silent = sources.history.silent(key, scrape, (pod.name for pod in held.of_role(Role.GATEWAY) if pod.ready))
-    seen = replace(held, pods=tuple(pressed), scrape=scrape, baseline=baseline, silent=silent)
+    unheard = sources.history.unheard(key, scrape, (pod.name for pod in held.of_role(Role.GATEWAY)))
+    seen = replace(held, pods=tuple(pressed), scrape=scrape, baseline=baseline, silent=silent, unheard=unheard)
     return replace(seen, readings=tuple(answered))
 
 

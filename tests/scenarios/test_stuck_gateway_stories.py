@@ -11,7 +11,7 @@ from tests.scenarios.story_views import deployments, stage, weights
 from tandem_operator.domain.actions import Verb
 from tandem_operator.domain.decide import decide
 from tandem_operator.domain.observed import MUTE_AFTER, Observed
-from tandem_operator.domain.plan import plan
+from tandem_operator.domain.plan import AGAIN_AFTER, plan
 from tandem_operator.domain.progress import Stage
 from tandem_operator.domain.revision import Role
 
@@ -149,3 +149,17 @@ def test_a_deaf_gateway_that_alone_serves_stays_though_one_that_does_not_serve_a
     others = {pod.name for pod in deaf.of_role(Role.GATEWAY)} - {name}
     pods = tuple(replace(pod, leaving=drains, ready=drains) if pod.name in others else pod for pod in deaf.pods)
     assert deleted(replace(deaf, pods=pods)) == []
+
+
+def test_a_gateway_that_never_answered_is_not_made_anew_again_and_again() -> None:
+    """Where the way to its zone is cut, its successor there is as mute: one was replaced every forty seconds."""
+    world, _ = stepping()
+    seen = world.observed()
+    name, other = sorted(seen.documents)
+    assert seen.scrape is not None
+    scrape = replace(seen.scrape, documents={other: seen.documents[other]})
+    mute = replace(seen, scrape=scrape, silent={name: seen.now - MUTE_AFTER})
+    assert deleted(mute) == [name]
+    assert deleted(replace(mute, unheard=(name,))) == []
+    pods = tuple(replace(pod, started_at=seen.now - AGAIN_AFTER) if pod.name == name else pod for pod in mute.pods)
+    assert deleted(replace(mute, unheard=(name,), pods=pods)) == [name]

@@ -191,6 +191,15 @@ def test_a_gateway_is_silent_from_the_first_look_that_it_did_not_answer_until_it
     assert history.silent(KEY, Scrape(START, {}), []) == {}
 
 
+def test_a_gateway_is_unheard_until_its_first_answer_and_its_successor_is_unheard_again() -> None:
+    history, answer = ScrapeHistory(), {"a": Document(boot="a", policy=1, serving=True)}
+    assert history.unheard(KEY, Scrape(START, {}), ["a", "b"]) == ("a", "b")
+    assert history.unheard(KEY, Scrape(START, answer), ["a", "b"]) == ("b",)
+    assert history.unheard(KEY, Scrape(START, {}), ["a", "b"]) == ("b",)
+    assert history.unheard(KEY, Scrape(START, {}), ["c"]) == ("c",)
+    assert history.unheard(KEY, Scrape(START, {}), ["a"]) == ("a",)
+
+
 def test_objects_have_histories_of_their_own_and_a_gone_one_has_none() -> None:
     history, other = ScrapeHistory(), Key("llm", "other")
     history.add(KEY, Scrape(START, {}), WINDOW)

@@ -188,7 +188,8 @@ class Observed:
     None until the operator has watched that long. `nodes` is None where it may not read them. `terms` are the
     operator's settings, as far as decisions rest on them. `readings` are what Prometheus answered, where it was asked.
     `lacking_fields` are those that the served definition of the resource has not.
-    `silent` says of each ready gateway that did not answer since when it has not, as far as the operator has watched.
+    `silent` says of each ready gateway that did not answer since when it has not, as far as the operator has watched;
+    `unheard` are those that have not answered it once.
     """
 
     now: Moment
@@ -202,6 +203,7 @@ class Observed:
     readings: tuple[Reading, ...] = ()
     lacking_fields: tuple[str, ...] = ()
     silent: Mapping[str, Moment] = field(default_factory=dict)
+    unheard: tuple[str, ...] = ()
 
     def of_kind(self, kind: str) -> Iterator[Child]:
         return (child for child in self.children if child.kind == kind)

@@ -42,6 +42,8 @@ ANNOTATION_CHANGED_AT = f"{GROUP}/changed-at"
 HISTORY_KEY = "history.json"
 DEAF_AFTER = timedelta(seconds=10)
 """A gateway that answers but follows an older policy for longer is replaced, or an abort would have no bound."""
+AGAIN_AFTER = timedelta(minutes=10)
+"""A mute gateway that has not answered once is replaced when it is as old: another one will hardly answer sooner."""
 
 
 def plan(decision: Decision, seen: Observed) -> Plan:
@@ -278,12 +280,19 @@ def _replace_stuck(behind: Iterable[Pod], decision: Decision, seen: Observed, ow
     """
     ready, workload = [pod for pod in seen.of_role(Role.GATEWAY) if pod.ready], seen.workload(Role.GATEWAY, None)
     answering = seen.documents.keys() & {pod.name for pod in ready}
-    mute = seen.mute() if workload is not None and len(ready) >= workload.wanted else ()
+    none_missing = workload is not None and len(ready) >= workload.wanted
     for pod in behind:
-        if answering - {pod.name} and (pod.name in mute or _is_deaf(pod, decision, seen, owner)):
+        stuck = _is_deaf(pod, decision, seen, owner) or (none_missing and _is_mute(pod, seen))
+        if answering - {pod.name} and stuck:
             body = {"metadata": {"uid": pod.uid}}
             yield Action(Verb.DELETE, "Pod", pod.name, "it does not follow the policy in force", body)
             return
+
+
+def _is_mute(pod: Pod, seen: Observed) -> bool:
+    """Whether it does not answer, and a new one in its place may."""
+    is_new = pod.started_at is not None and seen.now - pod.started_at < AGAIN_AFTER
+    return pod.name in seen.mute() and not (is_new and pod.name in seen.unheard)
 
 
 def _is_deaf(behind: Pod, decision: Decision, seen: Observed, owner: Owner) -> bool:
