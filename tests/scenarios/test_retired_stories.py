@@ -159,3 +159,58 @@ def test_what_a_promotion_replaced_is_left_to_finish_with_its_draft() -> None:
     v1, v2 = world.stable, push(world, V2)
     world.run_until(lambda seen: seen.stable == v2)
     assert told_of(world, v1, 60) == {None}
+
+
+def no_policy(world: World) -> None:
+    """From now on the operator is killed before it writes one."""
+    world.stop_at = lambda action: action.name == "chat-policy"
+
+
+def lose_the_status(world: World) -> None:
+    world.stop_at = lambda action: False
+    world.status = {}
+
+
+def test_answers_of_a_canary_whose_status_was_lost_propose_no_more_where_it_may_not_go_on() -> None:
+    world, v2 = stepping()
+    world.edit(paused=True)
+    world.status = {}
+    world.tick(2)
+    assert (may_propose(world, v2), weights(world)[world.stable]) == (False, 100)
+
+
+def test_answers_of_a_canary_that_was_aborted_before_the_status_was_lost_propose_no_more() -> None:
+    world, v2 = stepping()
+    no_policy(world)
+    world.annotations["tandem.dev/abort"] = f"@{v2}#1"
+    world.tick(2)
+    assert may_propose(world, v2) is True, "the policy was not to be written yet"
+    world.edit(paused=True)
+    lose_the_status(world)
+    world.tick(2)
+    assert may_propose(world, v2) is False
+
+
+def test_what_a_promotion_replaced_propose_on_though_the_status_was_lost_before_a_policy_told_of_it() -> None:
+    world = installed(QUICK, rate=5, kind=Draining)
+    v1, v2 = world.stable, push(world, V2)
+    world.run_until(lambda seen: stage(seen) is Stage.COMPLETING)
+    no_policy(world)
+    world.run_until(lambda seen: stage(seen) is Stage.STABLE)
+    assert v1 in weights(world)
+    lose_the_status(world)
+    assert told_of(world, v1, 10) == {None}
+    assert world.stable == v2
+
+
+def test_a_rollback_to_a_revision_whose_record_is_deleted_on_the_way_ends_and_stable_serves_on() -> None:
+    world = installed(QUICK, rate=5)
+    v1, v2 = world.stable, push(world, V2)
+    world.run_until(lambda seen: seen.stable == v2 and settled(seen))
+    world.annotations["tandem.dev/rollback-to"] = f"{v1}@{v2}#1"
+    world.tick(2)
+    assert stage(world) is Stage.RETURNING
+    world.objects.pop(("ControllerRevision", f"chat-{v1}"))
+    world.run_until(settled, within=120)
+    assert (world.stable, stage(world)) == (v2, Stage.STABLE)
+    assert "RollbackEnded" in [event.reason for event in world.events]

@@ -89,6 +89,7 @@ def mind_breaker(at: Situation, course: Course) -> Course:
 
 
 ORDER: tuple[Callable[[Situation, Course], Course], ...] = (
+    retired.recall,
     steering.settle,
     undo.keep_policies,
     upgrade.keep,

@@ -106,9 +106,9 @@ def take_back(at: Situation, course: Course, to: str, *, by: MadeStableBy, endin
     return _record(at, returning, gone, verdict=verdict, ending=ending)
 
 
-def give_up_rollback(at: Situation, course: Course) -> Course:
+def give_up_rollback(at: Situation, course: Course, why: str) -> Course:
     """The stable revision serves on; the one that did not come back is not returned to by itself."""
-    revision, ending = course.progress.rollout.revision, Ending(reason="RollbackEnded", note="by command")
+    revision, ending = course.progress.rollout.revision, Ending(reason="RollbackEnded", note=why)
     ended = send(at, course, Signal.ENDED)
     taken_back = _taken_back(at, revision, ending)
     ended = replace(ended, progress=replace(ended.progress, refused="", rolled_back=taken_back))

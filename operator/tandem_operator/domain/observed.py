@@ -37,6 +37,7 @@ ANNOTATION_STABLE_SINCE = f"{GROUP}/stable-since"
 ANNOTATION_MADE_STABLE_BY = f"{GROUP}/made-stable-by"
 ANNOTATION_RECORD = f"{GROUP}/record"
 ANNOTATION_METHOD = f"{GROUP}/draft-method"
+ANNOTATION_CHANGED_AT = f"{GROUP}/changed-at"
 
 
 class RevisionVerdict(StrEnum):
@@ -256,6 +257,12 @@ class Observed:
             return json.loads(found) if found else None
         except ValueError:
             return None
+
+    @property
+    def policy_since(self) -> datetime | None:
+        """Since when the policy in force has been; None where there is none, or somebody broke its date."""
+        child = self.child("ConfigMap", f"{self.resource.name}-policy")
+        return None if child is None else _mark(child.annotations, ANNOTATION_CHANGED_AT, record.load_moment)
 
     @property
     def documents(self) -> Mapping[str, Document]:

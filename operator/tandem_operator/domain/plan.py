@@ -33,12 +33,11 @@ from tandem_operator.domain.alerts import PREFIX
 from tandem_operator.domain.decision import Decision, JsonObject, PodsWanted
 from tandem_operator.domain.errors import Bug
 from tandem_operator.domain.nested import mapping, number, text
-from tandem_operator.domain.observed import GROUP, Child, Observed, Pod
+from tandem_operator.domain.observed import ANNOTATION_CHANGED_AT, Child, Observed, Pod
 from tandem_operator.domain.revision import FIRST_EDITION, Edition, Role, RoleHash, revision_of
 from tandem_operator.domain.spec import Spec
 from tandem_operator.domain.templates import Owner
 
-ANNOTATION_CHANGED_AT = f"{GROUP}/changed-at"
 HISTORY_KEY = "history.json"
 DEAF_AFTER = timedelta(seconds=10)
 """A gateway that answers but follows an older policy for longer is replaced, or an abort would have no bound."""

@@ -7,6 +7,10 @@ or was aborted, and a revision that was taken back, stay in the policy with weig
 every gateway has heard that, and for as long as pods are there that are theirs alone. One that a promotion replaced is
 not among them: its draft was good, and goes with its pods.
 
+Progress remembers them, and a status may be lost. The policy in force then still lists who got somebody when it was
+written: whoever of these is not stable was a canary, or is ended already, or was replaced by a promotion which that
+policy came before.
+
 A gateway goes by what it was told last. So where many end in a short time, the oldest of which it heard need not be
 told of any more, and a policy stays short.
 """
@@ -15,9 +19,9 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
-from tandem_operator.domain.decision import Share
+from tandem_operator.domain.decision import JsonObject, Share
 from tandem_operator.domain.nested import text
-from tandem_operator.domain.observed import Pod
+from tandem_operator.domain.observed import MadeStableBy, Pod
 from tandem_operator.domain.progress import Progress, Stage
 from tandem_operator.domain.situation import Course, Situation
 
@@ -28,6 +32,25 @@ MOST: Final = 8
 def retire(held: Progress, revision: str) -> Progress:
     """The progress with a revision whose answers propose no more; the latest is the last."""
     return replace(held, retired=(*(name for name in held.retired if name != revision), revision))
+
+
+def recall(at: Situation, course: Course) -> Course:
+    """After a status was lost: those of the policy in force. A canary that is set out for again is none of them."""
+    held = course.progress
+    if at.stable is None or held != Progress():
+        return course
+    listed = [text(share, "name") for share in at.shares_in_force if not _is_replaced(at, share)]
+    names = tuple(name for name in listed if name in at.revisions and name != at.stable_name)
+    return replace(course, progress=replace(held, retired=names))
+
+
+def _is_replaced(at: Situation, share: JsonObject) -> bool:
+    """Whether the policy has it as the stable one that a promotion has replaced since."""
+    stable, since = at.stable, at.seen.policy_since
+    if stable is None or stable.stable_since is None or stable.made_stable_by is not MadeStableBy.PROMOTION:
+        return False
+    told = since is not None and since < stable.stable_since
+    return told and share.get("speculate") is not False
 
 
 def still(at: Situation, course: Course, wanted: Collection[str]) -> tuple[str, ...]:

@@ -105,7 +105,7 @@ def _obey_rollback(at: Situation, course: Course, command: Command) -> Course:
     if command.revision != at.stable_name:
         return _ignore(course, command, "this revision is not the active one")
     if returning and to == at.stable_name:
-        return give_up_rollback(at, course)
+        return give_up_rollback(at, course, "by command")
     if to not in at.revisions or to in (at.stable_name, moved.revision if returning else ""):
         return _ignore(course, command, f"there is no stored revision {to!r} to return to")
     ending = Ending(reason="RolledBackByCommand", note=f"to revision {to}")
@@ -350,11 +350,13 @@ _STANDS_IN_NO_WAY = (CheckVerdict.PASS, CheckVerdict.NOT_COMPARED)
 def mind_gates(at: Situation, course: Course) -> Course:
     """A canary whose models fit neither each other nor the gateways, whose pods crash, or for which memory is short."""
     moved = course.progress.rollout
-    pair = at.pair(moved.revision)
+    pair, gone = at.pair(moved.revision), "its ControllerRevision is gone"
+    if moved.stage is Stage.RETURNING and pair is None:
+        return give_up_rollback(at, course, gone)
     if not rollout.on_trial(moved):
         return course
     if pair is None:
-        return end_canary(at, course, Ending(reason="RevisionLost", note="its ControllerRevision is gone"))
+        return end_canary(at, course, Ending(reason="RevisionLost", note=gone))
     fit = gates.compatible(pair, at.seen.pods)
     if fit.verdict is GateVerdict.CLOSED:
         return end_canary(at, course, Ending(reason="ModelsIncompatible", note=fit.message, bad=True))
