@@ -28,9 +28,10 @@ from tandem_operator.domain.observed import (
     read_pod,
 )
 from tandem_operator.domain.quantity import amount
-from tandem_operator.domain.revision import Role
+from tandem_operator.domain.revision import NOTHING, Role
 from tandem_operator.domain.samples import Document, Scrape
 from tandem_operator.domain.settings import OperatorTerms
+from tandem_operator.loads import Loads
 from tandem_operator.ports import Clock, Cluster, Json, Key, Kind, Metrics, Telemetry
 from tandem_operator.steady import Found, Steady, without_managed_fields
 
@@ -115,8 +116,8 @@ class ScrapeHistory:
 class Sources:
     """Where a look comes from, and the settings that decisions rest on.
 
-    `steady` remembers objects at rest, `definition` what the served one lacks. `metrics` is None without a Prometheus;
-    `keep` gets each look that reads everything, to record it.
+    `loads` are what pods are being told of adapters; `steady` remembers objects at rest, `definition` what the served
+    one lacks. `metrics` is None without a Prometheus; `keep` gets each look that reads everything, to record it.
     """
 
     cluster: Cluster
@@ -124,6 +125,7 @@ class Sources:
     clock: Clock
     terms: OperatorTerms
     history: ScrapeHistory = field(default_factory=ScrapeHistory)
+    loads: Loads = field(default_factory=Loads)
     steady: Steady = field(default_factory=Steady)
     definition: Definition = field(default_factory=Definition)
     metrics: Metrics | None = None
@@ -162,7 +164,7 @@ async def observe(found: Found, sources: Sources, *, window: timedelta) -> Obser
     )
     scrape, pressed, answered = await asyncio.gather(
         _scrape(pods, bodies, sources.telemetry, now),
-        asyncio.gather(*(_with_pressure(pod, bodies[pod.uid], sources.telemetry) for pod in pods)),
+        asyncio.gather(*(_asked(key, pod, bodies[pod.uid], sources, adapted=_has_adapters(held)) for pod in pods)),
         asyncio.gather(*(_reading(query, sources.metrics) for query in queries.due(held))),
     )
     baseline = sources.history.baseline(key, now - window)
@@ -234,6 +236,25 @@ def _document(pod: str, answer: bytes | None) -> Document | None:
         # Evidence of another version counts as no answer: it neither promotes nor fails anything.
         log.warning("evidence cannot be read pod=%s error=%s", pod, error)
         return None
+
+
+def _has_adapters(seen: Observed) -> bool:
+    """Whether target pods may hold any: those of a revision that is over are let go too."""
+    return any(stored.pair.adapters not in ("", NOTHING) for stored in seen.revisions)
+
+
+def addresses(pods: Iterable[Json]) -> Mapping[str, str]:
+    """Pod IPs by uid."""
+    return {text(body, "metadata", "uid"): text(body, "status", "podIP") for body in pods}
+
+
+async def _asked(key: Key, pod: Pod, body: Json, sources: Sources, *, adapted: bool) -> Pod:
+    """The pod with what it says of itself."""
+    pressed = await _with_pressure(pod, body, sources.telemetry)
+    if not adapted or pod.role is not Role.TARGET or not pod.ready:
+        return pressed
+    held = await sources.telemetry.adapters(text(body, "status", "podIP"))
+    return replace(pressed, adapters=held, adapter_faults=sources.loads.faults(key, pod.uid) or None)
 
 
 async def _with_pressure(pod: Pod, body: Json, telemetry: Telemetry) -> Pod:

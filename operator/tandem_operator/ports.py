@@ -124,6 +124,19 @@ class Telemetry(Protocol):
         """`/internal/memory` of the engine at this pod IP; None: no answer within the deadline."""
         ...
 
+    async def adapters(self, address: str) -> Mapping[str, str] | None:
+        """The digests of the adapters that the target at this pod IP was told to load, by content; None: no answer."""
+        ...
+
+    async def load_adapter(self, address: str, content: str, source: Mapping[str, str]) -> str | None:
+        """Have the target load what lies at `source` (uri, revision, digest); what it said where it did not, else None.
+        Takes as long as the target needs to read it. Idempotent."""
+        ...
+
+    async def unload_adapter(self, address: str, content: str) -> str | None:
+        """Have the target let it go; likewise. Idempotent."""
+        ...
+
 
 class Metrics(Protocol):
     """Where the user's own metrics are."""

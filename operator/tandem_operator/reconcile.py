@@ -18,7 +18,7 @@ from tandem_operator.domain.errors import SpecError, TandemError
 from tandem_operator.domain.nested import items, number, text
 from tandem_operator.domain.observed import Observed, moment
 from tandem_operator.domain.plan import plan
-from tandem_operator.observe import Sources, find, observe
+from tandem_operator.observe import Sources, addresses, find, observe
 from tandem_operator.ports import Json, Key, Kind
 
 BETWEEN_COUNTS = timedelta(seconds=5)
@@ -86,6 +86,7 @@ async def look(key: Key, sources: Sources, observer: Observer) -> float | None:
     resource = await sources.cluster.get(Kind.SPECULATIVE_DEPLOYMENT, key.namespace, key.name)
     if resource is None or text(resource, "metadata", "deletionTimestamp"):
         sources.history.forget(key)
+        sources.loads.forget(key)
         return None
     target = Target(resource)
     found = await find(resource, sources.cluster)
@@ -102,6 +103,7 @@ async def look(key: Key, sources: Sources, observer: Observer) -> float | None:
         await write_status(status, target, sources.cluster)
     if outcome.failed is not None:
         raise StoppedShort(outcome.failed)
+    sources.loads.follow(key, decision.loads or (), addresses(found.pods), sources.telemetry, sources.clock)
     if status is None and not steps.actions and settling.is_at_rest(seen, decision):
         sources.steady.keep(key, found, essence(seen, decision), seen.now)
         return sources.steady.paced(decision.look_again_in_seconds)

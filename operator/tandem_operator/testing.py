@@ -54,6 +54,9 @@ class ScriptedTelemetry:
 
     documents: dict[str, Json] = field(default_factory=dict)
     pressures: dict[str, Pressure] = field(default_factory=dict)
+    loaded: dict[str, dict[str, str]] = field(default_factory=dict)
+    folders: dict[str, str] = field(default_factory=dict)
+    """Digests of the adapters that may be loaded, by uri."""
 
     async def evidence(self, address: str) -> bytes | None:
         found = self.documents.get(address)
@@ -61,6 +64,22 @@ class ScriptedTelemetry:
 
     async def pressure(self, address: str) -> Pressure | None:
         return self.pressures.get(address)
+
+    async def adapters(self, address: str) -> Mapping[str, str] | None:
+        return dict(self.loaded.get(address, {}))
+
+    async def load_adapter(self, address: str, content: str, source: Mapping[str, str]) -> str | None:
+        digest = self.folders.get(source["uri"])
+        if digest is None:
+            return f"{source['uri']} does not exist"
+        if source.get("digest", digest) != digest:
+            return f"digest of {source['uri']} is {digest}, not {source['digest']} as asked"
+        self.loaded.setdefault(address, {})[content] = digest
+        return None
+
+    async def unload_adapter(self, address: str, content: str) -> str | None:
+        self.loaded.get(address, {}).pop(content, None)
+        return None
 
 
 def merged(live: Any, patch: Any) -> Any:
@@ -242,9 +261,23 @@ class Controllers:
                     boot=text(pod, "metadata", "uid"),
                     policy=policy["number"],
                     admitted=Admitted(_counted(pods, "target"), _counted(pods, "draft")),
+                    adapters=self._adapted(pods),
                     serving=bool(_counted(pods, "target")),
                 )
                 self._telemetry.documents[text(pod, "status", "podIP")] = record.dump(document)
+
+    def _adapted(self, pods: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
+        """What a gateway says of the targets that it reaches; a pod that is gone holds nothing."""
+        there = {text(pod, "status", "podIP"): pod for pod in pods}
+        found: dict[str, dict[str, int]] = {}
+        for address in [address for address in self._telemetry.loaded if address not in there]:
+            del self._telemetry.loaded[address]
+        for address, held in self._telemetry.loaded.items():
+            role_hash = texts(there[address], "metadata", "labels")["tandem.dev/role-hash"]
+            counts = found.setdefault(role_hash, {})
+            for digest in set(held.values()):
+                counts[digest] = counts.get(digest, 0) + 1
+        return found
 
     def _policy(self, namespace: str, name: str) -> Any:
         held = self._cluster.objects.get((Kind.CONFIG_MAP, namespace, f"{name}-policy"))

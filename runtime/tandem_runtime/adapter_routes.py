@@ -3,10 +3,11 @@
 Refuses to know models, and which folders may be read: the desk does.
 
     GET    /adapters        {"adapters": [{"name": ..., "digest": "sha256:...", "rank": 16, "bytes": 1843200}]}
-    PUT    /adapters/NAME   {"uri": "file:///..."} -> the loaded one, as above; the name leads to it from now on
+    PUT    /adapters/NAME   {"uri": "file:///..."} -> the loaded one, as above; the name leads to it from now on;
+                            "revision" and "digest" beside the uri where they are known
     DELETE /adapters/NAME   new sessions are refused; those that have it go on to their ends
 
-The admin side asks nobody for a key; without a folder to load from, nothing here changes (see `engines.adapters`).
+The admin side asks nobody for a key; what may be loaded from where, `engines.adapters` says.
 """
 
 from collections.abc import Awaitable, Callable
@@ -17,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from tandem_runtime.domain.adapters import AdapterSource
 from tandem_runtime.domain.errors import BadRequest, ModelRefused, NotLoaded, Overloaded, TandemError
 from tandem_runtime.ports import AdapterDesk
 
@@ -37,6 +39,12 @@ class _Order(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     uri: str
+    revision: str | None = None
+    digest: str | None = None
+
+    @property
+    def source(self) -> AdapterSource:
+        return AdapterSource(self.uri, self.revision or None, self.digest or None)
 
 
 def adapter_routes(desk: Callable[[], AdapterDesk | None]) -> list[Route]:
@@ -46,7 +54,7 @@ def adapter_routes(desk: Callable[[], AdapterDesk | None]) -> list[Route]:
         return JSONResponse({"adapters": [asdict(facts) for facts in desk.loaded]})
 
     async def put(request: Request, desk: AdapterDesk) -> Response:
-        facts = await desk.load(request.path_params["name"], await _uri(request))
+        facts = await desk.load(request.path_params["name"], await _source(request))
         return JSONResponse(asdict(facts))
 
     async def delete(request: Request, desk: AdapterDesk) -> Response:
@@ -72,7 +80,7 @@ def adapter_routes(desk: Callable[[], AdapterDesk | None]) -> list[Route]:
     ]
 
 
-async def _uri(request: Request) -> str:
+async def _source(request: Request) -> AdapterSource:
     """Raises BadRequest."""
     body = bytearray()
     async for part in request.stream():
@@ -80,7 +88,7 @@ async def _uri(request: Request) -> str:
         if len(body) > MOST_BODY_BYTES:
             raise BadRequest(f"the body is longer than {MOST_BODY_BYTES} bytes", parameter="body")
     try:
-        return _Order.model_validate_json(bytes(body)).uri
+        return _Order.model_validate_json(bytes(body)).source
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in fault["loc"]) or "body"

@@ -18,7 +18,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from tandem_runtime.domain.errors import ModelRefused
-from tandem_runtime.model_folder import Digests, digests_of, taught_by, tokenizer_digest_of
+from tandem_runtime.model_folder import ADAPTER_FILES, Digests, digests_of, taught_by, tokenizer_digest_of
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +92,13 @@ def fetch(order: Order, hub: Hub) -> Fetched:
         path=str(folder),
         taught_by=taught_by(folder),
     )
+
+
+def fetch_adapter(repository: str, revision: str | None, into: Path, *, hub: Hub) -> None:
+    """The two files of an adapter, from a repository at one commit. Raises ModelRefused naming the repository."""
+    from tandem_runtime.hub import download  # noqa: PLC0415  # as below
+
+    download(repository, revision, files=ADAPTER_FILES, into=into, endpoint=hub.endpoint, token=hub.token)
 
 
 def _place(order: Order, hub: Hub) -> tuple[Path, str | None]:

@@ -41,7 +41,7 @@ from tandem_runtime.words import (
 )
 
 if TYPE_CHECKING:  # each command imports what it needs when it is asked for
-    from tandem_runtime.engines.options import AdapterOptions, EngineOptions
+    from tandem_runtime.engines.options import AdapterOptions, Download, EngineOptions
     from tandem_runtime.gateway.admission import Limits
     from tandem_runtime.gateway.server import Listening
     from tandem_runtime.local import Lookup
@@ -247,13 +247,21 @@ def _adapter_options(arguments: argparse.Namespace) -> "AdapterOptions":
     return AdapterOptions(named=dict(arguments.adapters), folder=arguments.adapters_dir, most=arguments.max_adapters)
 
 
-def _run_role(arguments: argparse.Namespace, _settings: Settings) -> int:
+def _download(settings: Settings) -> "Download":
+    """A target in a cluster is told by the operator what to load, and from which repository."""
+    from tandem_runtime.fetch import Hub, fetch_adapter  # noqa: PLC0415  # only for who fetches
+
+    hub = Hub(endpoint=settings.hugging_face_endpoint, token=settings.hugging_face_token)
+    return partial(fetch_adapter, hub=hub)
+
+
+def _run_role(arguments: argparse.Namespace, settings: Settings) -> int:
     from tandem_runtime import role_server as roles  # noqa: PLC0415  # gRPC and numpy, only for who serves
 
     name = roles.RoleName(arguments.command.name)
     engine = _engine_options(arguments, model=arguments.model, weights=arguments.weights, pace=arguments.pace)
     if name is roles.RoleName.TARGET:
-        engine = replace(engine, adapters=_adapter_options(arguments))
+        engine = replace(engine, adapters=replace(_adapter_options(arguments), download=_download(settings)))
     options = roles.ServeOptions(
         host=arguments.host,
         port=arguments.port,

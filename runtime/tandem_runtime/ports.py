@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from tandem_runtime.domain.adapters import AdapterDigest, AdapterFacts
+from tandem_runtime.domain.adapters import AdapterDigest, AdapterFacts, AdapterSource
 from tandem_runtime.domain.blocks import BlockId, Blocks, Copy
 from tandem_runtime.domain.tokens import (
     Capabilities,
@@ -181,8 +181,8 @@ class AdapterDesk(Protocol):
     @property
     def loaded(self) -> tuple[AdapterFacts, ...]: ...
 
-    async def load(self, name: str, uri: str) -> AdapterFacts:
-        """Lead `name` to the folder at `uri`, for sessions that open from now on.
+    async def load(self, name: str, source: AdapterSource) -> AdapterFacts:
+        """Lead `name` to what lies there, for sessions that open from now on.
 
         Raises BadRequest for a name or a place that is not allowed, ModelRefused for what lies there, Overloaded."""
         ...

@@ -109,6 +109,15 @@ class Pool(Generic[Engine]):
         serving = [replica for replica in self if replica.serves(role_hash, None)]
         return {facts.name: facts.digest for replica in serving for facts in replica.adapters()}
 
+    def adapted(self) -> dict[str, dict[str, int]]:
+        """Replicas open to sessions that have each content of an adapter, counted by role hash and digest."""
+        found: dict[str, Counter[str]] = {}
+        for replica in self:
+            if replica.open and replica.adapters():
+                contents = {str(facts.digest) for facts in replica.adapters()}
+                found.setdefault(str(replica.role_hash), Counter()).update(contents)
+        return {role_hash: dict(counts) for role_hash, counts in found.items()}
+
     def resting(self, now: float) -> int:
         """How many open replicas are left alone."""
         return sum(replica.open and replica.patience.rests(now) for replica in self)

@@ -152,7 +152,7 @@ def _refuse_adapters(options: EngineOptions) -> None:
 
 
 def _adapters(model: AdaptableModel, options: AdapterOptions) -> Adapters:
-    adapters = Adapters(model, most=options.most, folder=options.folder)
+    adapters = Adapters(model, most=options.most, folder=options.folder, download=options.download)
     for name, folder in options.named.items():
         facts = adapters.put_in(name, adapters.read(name, folder))
         logger.info("loaded adapter=%s digest=%s rank=%d bytes=%d", name, facts.digest, facts.rank, facts.bytes)

@@ -77,7 +77,7 @@ def test_examples_are_numbered_smallest_first() -> None:
 
 
 def test_the_last_example_names_every_field_with_its_default() -> None:
-    path = ROOT / "examples" / "08-every-field.yaml"
+    path = ROOT / "examples" / "09-every-field.yaml"
     (document,) = documents(path)
     shown = {shared(field) for field in used(document["spec"])}
     assert {shared(field) for field in declared(SPEC_SCHEMA)} - shown == set()

@@ -17,6 +17,7 @@ NAMES = [
     "Ready",
     "Accepted",
     "ModelsCompatible",
+    "AdaptersLoaded",
     "TargetReady",
     "DraftReady",
     "GatewayReady",

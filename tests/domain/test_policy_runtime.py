@@ -108,7 +108,28 @@ def test_the_contracts_example_is_read_whole() -> None:
     assert parse_policy(json.dumps(DOCUMENT)) == POLICY
 
 
-@pytest.mark.parametrize("path", ["tomorrow", "revisions.0.adapters", "speculation.tree", "control.salt2"])
+def test_names_of_adapters_mean_what_their_revision_says() -> None:
+    document = json.loads(changed("revisions.0.adapters", [{"name": "legal", "digest": "sha256:one"}]))
+    document["revisions"][1]["adapters"] = []
+    first, second = parse_policy(json.dumps(document)).revisions
+    assert (first.adapters, second.adapters) == ({"legal": "sha256:one"}, {})
+    assert STABLE.adapters is None
+
+
+@pytest.mark.parametrize(
+    ("adapters", "words"),
+    [
+        ({"legal": "sha256:one"}, "a list of objects is needed"),
+        ([{"name": "legal"}], r"revisions\[0\].adapters\[0\].digest is None"),
+        ([{"name": "a", "digest": "b"}] * 2, r"adapters\[\].name is \['a', 'a'\]; names that differ"),
+    ],
+)
+def test_adapters_that_mean_nothing_are_refused(adapters: object, words: str) -> None:
+    with pytest.raises(PolicyRefused, match=words):
+        parse_policy(changed("revisions.0.adapters", adapters))
+
+
+@pytest.mark.parametrize("path", ["tomorrow", "revisions.0.colours", "speculation.tree", "control.salt2"])
 def test_a_field_of_a_newer_operator_is_passed_over(path: str) -> None:
     assert parse_policy(changed(path, {"any": "thing"})) == POLICY
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -20,8 +21,9 @@ from tests.seams.wire_peers import opening
 
 from tandem_runtime.adapter_routes import adapter_routes
 from tandem_runtime.admin import http_server
+from tandem_runtime.domain.adapters import AdapterDigest, AdapterSource
 from tandem_runtime.domain.errors import BadRequest, ModelRefused, NotLoaded, Overloaded
-from tandem_runtime.domain.policy import ExactnessPolicy
+from tandem_runtime.domain.policy import ExactnessPolicy, PairRevision, RevisionName
 from tandem_runtime.domain.tokens import Incarnation, OpenSession, Proposal, SessionId, TokenId, VerifyRound
 from tandem_runtime.engines.adapters import Adapters
 from tandem_runtime.engines.sessions import EngineFacts
@@ -29,6 +31,7 @@ from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.engines.torch_engine.engine import TorchModel
 from tandem_runtime.gateway.replays import ReplayLimits, Replays
 from tandem_runtime.local import adapter_desk
+from tandem_runtime.model_folder import ADAPTER_FILES
 
 TABLE = [bytes([32 + token]) for token in range(VOCAB - 1)] + [b"zz"]
 PROMPT = tuple(7 * at % VOCAB for at in range(40))
@@ -121,9 +124,9 @@ async def test_a_session_whose_adapter_is_unloaded_goes_on_and_may_be_opened_aga
             await target.open(replace(asking("s", facts.digest), tenant="them"))
         uri = (folders / "adapters" / "two").as_uri()
         with pytest.raises(Overloaded, match="1 adapters are held"):
-            await target.adapters.load("two", uri)
+            await target.adapters.load("two", AdapterSource(uri))
         await target.close(SessionId("s"))
-        assert (await target.adapters.load("two", uri)).name == "two"
+        assert (await target.adapters.load("two", AdapterSource(uri))).name == "two"
         assert (await target.capabilities()).adapters == target.adapters.loaded
 
 
@@ -148,21 +151,21 @@ async def test_places_outside_the_folder_are_refused_before_they_are_looked_at(f
         assert target.adapters is not None
         for uri in outside:
             with pytest.raises(BadRequest, match="uri = "):
-                await target.adapters.load("one", uri)
+                await target.adapters.load("one", AdapterSource(uri))
         with pytest.raises(ModelRefused, match=r"does not exist; name a folder with adapter_model\.safetensors"):
-            await target.adapters.load("one", folders.joinpath("adapters", "absent").as_uri())
+            await target.adapters.load("one", AdapterSource(folders.joinpath("adapters", "absent").as_uri()))
         (folders / "adapters" / "round").symlink_to(folders / "adapters" / "round")
         with pytest.raises(BadRequest, match=r"names no folder|does not lie below"):
-            await target.adapters.load("one", folders.joinpath("adapters", "round").as_uri())
+            await target.adapters.load("one", AdapterSource(folders.joinpath("adapters", "round").as_uri()))
         with pytest.raises(ModelRefused, match="cannot be read: File name too long"):
-            await target.adapters.load("one", folders.joinpath("adapters", "x" * 300).as_uri())
+            await target.adapters.load("one", AdapterSource(folders.joinpath("adapters", "x" * 300).as_uri()))
         half = folders / "adapters" / "half"
         half.mkdir()
         (half / "adapter_config.json").symlink_to(folders / "elsewhere" / "adapter_config.json")
         with pytest.raises(BadRequest, match=r"adapter_config\.json does not lie below"):
-            await target.adapters.load("one", half.as_uri())
+            await target.adapters.load("one", AdapterSource(half.as_uri()))
         with pytest.raises(BadRequest, match="adapter's name"):
-            await target.adapters.load("a:b", folders.joinpath("adapters", "one").as_uri())
+            await target.adapters.load("a:b", AdapterSource(folders.joinpath("adapters", "one").as_uri()))
         assert target.adapters.loaded == ()
 
 
@@ -172,7 +175,7 @@ async def test_without_a_folder_nothing_comes_or_goes(folders: Path) -> None:
     facts = EngineFacts(model_digest="m", tokenizer_digest="t", incarnation=LIFE, adapters=fixed)
     with BatchedTarget(model, facts, clock=ShiftedClock()) as target:
         assert target.adapters is not None
-        for change in (target.adapters.load("two", "file:///tmp"), target.adapters.unload("one")):
+        for change in (target.adapters.load("two", AdapterSource("file:///tmp")), target.adapters.unload("one")):
             with pytest.raises(BadRequest, match="--adapters-dir, and this server was started without it"):
                 await change
         await target.open(asking("s", "one"))
@@ -271,6 +274,93 @@ async def test_adapters_come_and_go_by_the_admin_side_while_requests_run(folders
     }
     assert all(list(reply.json()) == ["error"] for reply in refused.values())
     assert refused["no uri"].json()["error"] == 'uri: Field required; send {"uri": "file:///..."}'
+
+
+async def test_a_name_means_what_the_policy_says_in_the_revision_that_a_request_falls_to(folders: Path) -> None:
+    async with gateway_over(folders, "one", "two") as running:
+        asked: dict[str, Any] = {"prompt": "a fox", "max_tokens": 24, "seed": 5}
+        texts = {name: (await running.plain(model=f"chat:{name}", **asked))["choices"] for name in ("one", "two")}
+        digests = running.gateway.fleet.targets.adapters(running.gateway.in_force.policy.revisions[0].target)  # type: ignore[union-attr]
+        for name in ("one", "two"):
+            policy = running.put_policy(revisions=told(running, {"legal": digests[name]}))
+            answer = await running.plain(model="chat:legal", **asked)
+            assert (answer["choices"], answer["model"]) == (texts[name], "chat:legal")
+            assert answer["speculation"]["adapter"] == digests[name]
+            assert running.gateway.models() == ("chat", "chat:legal")
+        refused = await running.http.post("/v1/completions", json={"model": "chat:one", **asked})
+        assert refused.status_code == 404
+        (stable,) = policy.revisions
+        canary = replace(stable, name=RevisionName("canary"), weight=0, adapters={"tax": digests["one"]})
+        running.put_policy(revisions=(replace(stable, weight=0, speculate=False), replace(canary, weight=100)))
+        answer = await running.plain(model="chat:tax", **asked)
+        assert answer["choices"] == texts["one"]
+        running.put_policy(revisions=(replace(stable, weight=100), replace(canary, weight=0)))
+        missing = await running.http.post("/v1/completions", json={"model": "chat:tax", **asked})
+        assert (missing.status_code, running.gateway.models()) == (404, ("chat", "chat:legal"))
+
+
+def told(running: Running, adapters: dict[str, AdapterDigest]) -> tuple[PairRevision, ...]:
+    policy = running.gateway.in_force.policy
+    assert policy is not None
+    return (replace(policy.revisions[0], adapters=adapters),)
+
+
+async def test_a_name_of_the_other_revision_alone_is_refused_with_the_words_that_say_so(folders: Path) -> None:
+    async with gateway_over(folders, "one") as running:
+        (stable,) = told(running, {})
+        digest = running.gateway.fleet.targets.adapters(stable.target)["one"]
+        canary = replace(stable, name=RevisionName("canary"), weight=1, adapters={"tax": digest})
+        running.put_policy(revisions=(replace(stable, weight=99), canary))
+        assert running.gateway.models() == ("chat", "chat:tax")
+        replies = [
+            await running.http.post("/v1/completions", json={"model": "chat:tax", "prompt": "a", "max_tokens": 1})
+            for _ in range(5)
+        ]
+        refused = next(reply for reply in replies if reply.status_code == 404)
+        assert f"not served by revision {stable.name}, which this request falls to" in refused.text
+
+
+async def test_what_the_operator_loaded_is_asked_for_by_the_policys_names_alone(folders: Path) -> None:
+    async with gateway_over(folders) as running:
+        desk = adapter_desk(running.gateway.fleet)
+        assert desk is not None
+        facts = await desk.load("tandem.0123", AdapterSource(folders.joinpath("adapters", "one").as_uri()))
+        assert running.gateway.models() == ("chat",)
+        target = running.gateway.in_force.policy.revisions[0].target  # type: ignore[union-attr]
+        assert running.gateway.evidence()["adapters"] == {target: {facts.digest: 1}}
+        running.put_policy(revisions=told(running, {"legal": facts.digest}))
+        assert running.gateway.models() == ("chat", "chat:legal")
+
+
+async def test_a_repository_is_read_at_its_revision_and_what_was_downloaded_goes(folders: Path) -> None:
+    asked, places = [], []
+
+    def download(repository: str, revision: str | None, into: Path) -> None:
+        asked.append((repository, revision))
+        places.append(into)
+        for name in ADAPTER_FILES:
+            shutil.copy(folders / "adapters" / "one" / name, into)
+
+    model = loaded(folders / "model")
+    adapters = Adapters(model, download=download)
+    facts = EngineFacts(model_digest="m", tokenizer_digest="t", incarnation=LIFE, adapters=adapters)
+    with BatchedTarget(model, facts, clock=ShiftedClock()) as target:
+        desk = target.adapters
+        assert desk is not None
+        source = AdapterSource("hf://acme/legal-lora", "c" * 40)
+        first = await desk.load("legal", source)
+        assert (await desk.load("legal", replace(source, digest=first.digest))) == first
+        with pytest.raises(ModelRefused, match=rf"is {first.digest}, not sha256:other as asked"):
+            await desk.load("legal", replace(source, digest="sha256:other"))
+        assert desk.loaded == (first,)
+        with pytest.raises(BadRequest, match="--adapters-dir, and this server was started without it"):
+            await desk.load("legal", AdapterSource(folders.joinpath("adapters", "one").as_uri()))
+        with pytest.raises(BadRequest, match="revision = 'main'"):
+            await desk.load("legal", AdapterSource("file:///one", "main"))
+        await desk.unload("legal")
+        assert desk.loaded == ()
+    assert asked == [("acme/legal-lora", "c" * 40)] * 3
+    assert not any(place.exists() for place in places)
 
 
 async def test_an_engine_that_takes_no_adapters_says_so() -> None:

@@ -108,6 +108,14 @@ def _outdated(lacking: tuple[str, ...]) -> GateResult | None:
     return GateResult(_TRUE, "DefinitionOutdated", f"{told} or dropped: apply the CRD of the operator's release")
 
 
+def _adapters_loaded(view: View) -> GateResult:
+    if view.decision.adapters is not None:
+        return view.decision.adapters
+    if view.decision.hold:
+        return GateResult(_UNKNOWN, "NotYet", "nothing can be decided: see Accepted and Stalled")
+    return GateResult(_TRUE, "NotUsed", "no revision in use has adapters")
+
+
 def _target_ready(view: View) -> GateResult:
     serving = view.serving
     if serving is None:
@@ -252,6 +260,7 @@ CONDITIONS: Mapping[str, Callable[[View], GateResult]] = {
     "Ready": _ready,
     "Accepted": _accepted,
     "ModelsCompatible": lambda view: view.decision.compatible,
+    "AdaptersLoaded": _adapters_loaded,
     "TargetReady": _target_ready,
     "DraftReady": _draft_ready,
     "GatewayReady": _gateway_ready,

@@ -15,6 +15,7 @@ from tandem_operator.domain import (
     breaker,
     gates,
     lineage,
+    loading,
     lookups,
     policy,
     pressure,
@@ -43,7 +44,7 @@ from tandem_operator.domain.errors import SpecError
 from tandem_operator.domain.nested import number, text
 from tandem_operator.domain.observed import Observed, StoredRevision
 from tandem_operator.domain.progress import Progress, SpeculationState, Stage
-from tandem_operator.domain.revision import FIRST_EDITION, Revision, Role
+from tandem_operator.domain.revision import FIRST_EDITION, NOTHING, Revision, Role
 from tandem_operator.domain.situation import Course, Situation
 
 STEADY_SECONDS = 10
@@ -103,6 +104,7 @@ ORDER: tuple[Callable[[Situation, Course], Course], ...] = (
     steering.mind_gates,
     lineage.warn_of_lessons,
     lookups.note_methods,
+    loading.note_digests,
     lineage.warn_of_mixed_weights,
     room.mind_room,
     steering.analyse,
@@ -163,6 +165,7 @@ def _conclude(at: Situation, course: Course) -> Decision:
     held = _while_hampered(at, _with_policy(course.progress, document), document)
     held = replace(held, figures_at=at.seen.now) if shown else held
     pair = at.pair(moved.revision or at.stable_name)
+    used = _in_use(at, course, weights)
     wanted = [share.revision for share in weights if share.revision not in at.revisions]
     return Decision(
         spec=at.spec,
@@ -179,6 +182,8 @@ def _conclude(at: Situation, course: Course) -> Decision:
         policy=document,
         kept_policies=() if document is None else policy.keep(document, at.policies),
         evidence=record.dump(course.weighed) if course.save and course.weighed is not None else None,
+        loads=loading.loads(at, used),
+        adapters=loading.state(at, used),
         marks=course.marks,
         checks=course.checks,
         compatible=gates.mixed(at.seen.pods) or (_UNKNOWN if pair is None else gates.compatible(pair, at.seen.pods)),
@@ -188,8 +193,16 @@ def _conclude(at: Situation, course: Course) -> Decision:
         show_figures=shown,
         events=course.events,
         decided_at=at.seen.now,
-        look_again_in_seconds=_look_again(at, course),
+        look_again_in_seconds=_look_again(at, course, weights),
     )
+
+
+def _in_use(at: Situation, course: Course, weights: tuple[Share, ...]) -> tuple[str, ...]:
+    """The revisions whose adapters target pods hold: those that gateways are told of, or were told of last, and what a
+    rollback returns to in time."""
+    told = [*(share.revision for share in weights), *(text(share, "name") for share in at.shares_in_force)]
+    kept = [] if at.previous is None or not _is_kept_warm(at, course) else [at.previous.name]
+    return tuple(dict.fromkeys([*told, *kept]))
 
 
 def _with_retired(at: Situation, course: Course, pods: tuple[PodsWanted, ...]) -> Course:
@@ -252,6 +265,7 @@ def _policy(
         shares=weights,
         pairs=known,
         lookups={name: str(at.method(name)) for name in known if at.looks_up(name)},
+        adapters={name: loading.told(at, name) for name, pair in known.items() if pair.adapters != NOTHING},
         retired=course.progress.retired,
         state=told,
         on_trial=_is_compared(at, course, weights),
@@ -372,10 +386,10 @@ def _moved(shown: str, value: float | None, error: float) -> bool:
     return value is not None and abs(value - float(shown)) >= max(TWO_POINTS, WOBBLE * error)
 
 
-def _look_again(at: Situation, course: Course) -> int:
+def _look_again(at: Situation, course: Course, shares: tuple[Share, ...]) -> int:
     """Seconds until something may have changed by itself."""
     moved, held = course.progress.rollout, course.progress.breaker
-    if course.marks or moved.stage in _WAITING:
+    if course.marks or moved.stage in _WAITING or loading.loads(at, _in_use(at, course, shares)):
         return WAITING_SECONDS
     ahead = (steering.hold_end(at, course), moved.deadline_at, held.next_try_at)
     waits = [_seconds(moment - at.seen.now) for moment in ahead if moment is not None and moment > at.seen.now]

@@ -73,6 +73,16 @@ class PodsWanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a target pod is told of one adapter's content: to load it from `source`, or, without, to let it go."""
+
+    pod: str
+    uid: str
+    content: str
+    source: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionWanted:
     """The revision that the spec means and that is not stored yet; `edition` where any role is not in its first."""
 
@@ -145,7 +155,8 @@ class Decision:
     or the record of what serves is lost. `refusal` with a spec: its revision cannot be made, and what serves goes on.
     `current` is the revision that the spec means. `policy` is the whole document for the gateways, None until there is
     something to serve. `figures` are shown where `show_figures` says that they moved enough. `evidence` is the
-    document to save before anything else, None when it has not changed.
+    document to save before anything else, None when it has not changed. `loads` and `adapters` are what pods are told
+    of adapters and how far they are, None where no revision in use has any.
     """
 
     spec: Spec | None
@@ -162,6 +173,8 @@ class Decision:
     policy: JsonObject | None = None
     kept_policies: tuple[JsonObject, ...] = ()
     evidence: JsonObject | None = None
+    loads: tuple[Load, ...] | None = None
+    adapters: GateResult | None = None
     marks: tuple[Mark, ...] = ()
     checks: tuple[CheckResult, ...] = ()
     compatible: GateResult

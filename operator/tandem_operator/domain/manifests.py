@@ -25,6 +25,7 @@ from tandem_operator.domain.revision import (
     Edition,
     Role,
     RoleHash,
+    adapter_values,
     draft_values,
     revision_of,
     target_values,
@@ -68,7 +69,11 @@ def revision_data(
         "hashVersion": HASH_VERSION,
         **_present(target=revision.target, draft=revision.draft, adapters=revision.adapters),
         **({"edition": asdict(edition)} if edition != FIRST_EDITION else {}),
-        "values": _present(target=target_values(spec.target), draft=draft_values(spec.draft)),
+        "values": _present(
+            target=target_values(spec.target),
+            draft=draft_values(spec.draft),
+            adapters=adapter_values(spec.adapters) or None,
+        ),
         "resolved": _present(target=_resolved(target), draft=draft and _resolved(draft)),
         "templates": _present(
             target=templates.engine_base(owner, target),
@@ -275,6 +280,7 @@ def _target_engine(role_hash: RoleHash, target: Target, resolver: _Resolver) -> 
         engine_args=target.engine_args,
         image=resolver.image(target.image),
         terms=resolver.terms(target.placement, "spec.target.placement.accelerator"),
+        options=templates.adapter_options(target),
     )
 
 

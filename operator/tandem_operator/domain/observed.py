@@ -17,7 +17,7 @@ from tandem_operator.domain.nested import items, mapping, number, text, texts
 from tandem_operator.domain.progress import Progress
 from tandem_operator.domain.readings import Reading
 from tandem_operator.domain.record import Moment
-from tandem_operator.domain.revision import Edition, Revision, RevisionName, Role, RoleHash
+from tandem_operator.domain.revision import Edition, Revision, RevisionName, Role, RoleHash, content_of
 from tandem_operator.domain.samples import Document, Scrape
 from tandem_operator.domain.settings import OperatorTerms
 from tandem_operator.domain.spec import DraftMethod
@@ -38,6 +38,7 @@ ANNOTATION_MADE_STABLE_BY = f"{GROUP}/made-stable-by"
 ANNOTATION_RECORD = f"{GROUP}/record"
 ANNOTATION_METHOD = f"{GROUP}/draft-method"
 ANNOTATION_CHANGED_AT = f"{GROUP}/changed-at"
+ANNOTATION_ADAPTERS = f"{GROUP}/adapters"
 
 
 class RevisionVerdict(StrEnum):
@@ -130,7 +131,8 @@ class Pod:
 
     `gone_by` is the end of the grace of one that leaves. `memory_basis_points` is the engine container's working set in
     its limit, `kv_basis_points` the use of its KV cache, `preempting` whether sequences were pushed out lately; each
-    None where nobody measured.
+    None where nobody measured. `adapters` are the digests of what it was told to load, by content, and `adapter_faults`
+    says why it did not load some; None where it was not asked, or did not answer.
     """
 
     name: str
@@ -150,6 +152,18 @@ class Pod:
     memory_basis_points: int | None = None
     kv_basis_points: int | None = None
     preempting: bool | None = None
+    adapters: Mapping[str, str] | None = None
+    adapter_faults: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredAdapter:
+    """An adapter of a stored revision: `content` stands for what it is made of, `digest` is that of what was loaded."""
+
+    name: str
+    content: str
+    source: Mapping[str, str]
+    digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +185,7 @@ class StoredRevision:
     made_stable_by: MadeStableBy | None = None
     record: Mapping[str, object] | None = None
     method: DraftMethod | None = None
+    adapters: tuple[StoredAdapter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +344,19 @@ def read_revision(child: Child, prefix: str) -> StoredRevision:
         made_stable_by=_mark(marks, ANNOTATION_MADE_STABLE_BY, MadeStableBy),
         record=_mark(marks, ANNOTATION_RECORD, json.loads),
         method=_mark(marks, ANNOTATION_METHOD, DraftMethod),
+        adapters=_adapters(child.body, _mark(marks, ANNOTATION_ADAPTERS, json.loads)),
     )
+
+
+def _adapters(body: Mapping[str, object], noted: object) -> tuple[StoredAdapter, ...]:
+    """`noted` are the digests by content. What the user pinned needs no note."""
+    found = []
+    for values in items(body, "data", "values", "adapters"):
+        source, content = texts(values), content_of(values)
+        digest = source.get("digest") or text(noted, content) or None
+        kept = {name: value for name, value in source.items() if name != "name"}
+        found.append(StoredAdapter(name=text(values, "name"), content=content, source=kept, digest=digest))
+    return tuple(found)
 
 
 def _mark(marks: Mapping[str, str], name: str, read: Callable[[str], Found]) -> Found | None:

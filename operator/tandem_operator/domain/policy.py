@@ -38,8 +38,8 @@ STATES: Mapping[SpeculationState, str] = {
 class Terms:
     """What a policy is made from: `name` and `salt` are the object's name and uid, `state` what gateways are told.
 
-    `lookups` are the drafters without a model, of the revisions that have one; `retired` are those that get nobody any
-    more.
+    `lookups` are the drafters without a model, of the revisions that have one; `adapters` what names of adapters mean,
+    of the revisions that have any; `retired` are those that get nobody any more.
     """
 
     spec: Spec
@@ -48,6 +48,7 @@ class Terms:
     shares: Sequence[Share]
     pairs: Mapping[str, Revision]
     lookups: Mapping[str, str] = field(default_factory=dict)
+    adapters: Mapping[str, Sequence[JsonObject]] = field(default_factory=dict)
     retired: Collection[str] = ()
     state: SpeculationState
     on_trial: bool
@@ -118,6 +119,7 @@ def _revision(share: Share, terms: Terms) -> dict[str, object]:
         "shadow": share.shadow,
         "speculate": share.speculate,
         **_listed("lookups", [] if lookup is None else [lookup]),
+        **({"adapters": list(terms.adapters[share.revision])} if share.revision in terms.adapters else {}),
     }
 
 

@@ -3,7 +3,8 @@
 Knows nothing of images that were defaulted, of manifests or of when a revision was made.
 
 A revision is (target hash, draft hash, adapters hash). Pods belong to a role hash, so two revisions that differ in
-the draft alone share the target's pods. Hashed is what changes the tokens or the speed of a role's pods: model,
+the draft alone share the target's pods, and two that differ in adapters alone share all of them: targets load
+adapters while they serve. Hashed is what changes the tokens or the speed of a role's pods: model,
 engine, its arguments, image where given, podTemplate, accelerator and count. Replicas, scheduling details,
 resources and all policy are not.
 
@@ -21,11 +22,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType
 
+from tandem_operator.domain.lora import Adapter
 from tandem_operator.domain.spec import Draft, DraftMethod, JsonObject, Placement, Spec, Target
 
 RoleHash = NewType("RoleHash", str)
@@ -87,6 +89,7 @@ def revision_of(spec: Spec, edition: Edition = FIRST_EDITION) -> Revision:
     return Revision(
         target=_role_hash(Role.TARGET, target_values(spec.target), edition.target),
         draft=None if draft is None else _role_hash(Role.DRAFT, draft, edition.draft),
+        adapters=_adapters_hash(adapter_values(spec.adapters)),
         edition=edition,
     )
 
@@ -101,6 +104,8 @@ def target_values(target: Target) -> JsonObject:
             "engine": str(target.engine),
             "engineArgs": target.engine_args,
             "image": target.image,
+            "adaptersFolder": target.adapters_folder,
+            "maxAdapters": target.max_adapters,
             "podTemplate": target.pod_template,
             **_device_values(target.placement),
         }
@@ -127,6 +132,20 @@ def draft_values(draft: Draft) -> JsonObject | None:
     )
 
 
+def adapter_values(adapters: Sequence[Adapter]) -> Sequence[JsonObject]:
+    """What is hashed of adapters, normalised, in the order of their names: the spec's order means nothing."""
+    named = ((each.name, each.model) for each in sorted(adapters, key=lambda each: each.name))
+    return [
+        _normalised({"name": name, "uri": model.uri, "revision": model.revision, "digest": model.digest})
+        for name, model in named
+    ]
+
+
+def content_of(values: JsonObject) -> str:
+    """Sixteen digits that stand for what an adapter is made of, whatever its name."""
+    return _digest("adapter", {name: value for name, value in values.items() if name != "name"}, digits=16)
+
+
 def _device_values(placement: Placement) -> JsonObject:
     return {"accelerator": placement.accelerator, "count": placement.count}
 
@@ -143,8 +162,12 @@ def _role_hash(role: Role, values: JsonObject, edition: int) -> RoleHash:
     return RoleHash(_digest(role, {**values, "edition": edition} if edition else values))
 
 
-def _digest(kind: str, values: JsonObject) -> str:
-    """SHA-256 over one spelling of the values as JSON, cut to 8 digits: a name, not a seal."""
+def _adapters_hash(values: Sequence[JsonObject]) -> RoleHash:
+    return RoleHash(_digest("adapters", {"adapters": values})) if values else NOTHING
+
+
+def _digest(kind: str, values: JsonObject, *, digits: int = 8) -> str:
+    """SHA-256 over one spelling of the values as JSON, cut to some digits: a name, not a seal."""
     document = {"hash": HASH_VERSION, "kind": str(kind), "values": values}
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    return hashlib.sha256(text.encode()).hexdigest()[:digits]

@@ -237,6 +237,7 @@ class Admitted:
 class Document:
     """What `GET /internal/evidence` answered; `serving` is the gateway's own check with a real request.
 
+    `adapters` are the target pods, of those admitted, that have each content of an adapter, by role hash and digest.
     What policies up to `forgotten` counted is gone, and not told; one above it that has no stratum counted nothing.
     """
 
@@ -244,6 +245,7 @@ class Document:
     policy: Count
     forgotten: Count = 0
     admitted: Admitted = field(default_factory=Admitted)
+    adapters: Mapping[str, Admissions] | None = None
     serving: bool = False
     strata: Annotated[tuple[Stratum, ...], FailFast(), AfterValidator(_no_stratum_twice)] = ()
     slots: Annotated[tuple[Slot, ...], FailFast()] = ()

@@ -102,6 +102,8 @@ def _left_to_do(seen: Observed, decision: Decision, outcome: Outcome) -> Iterato
     unsettled = [held.name for held in asked if not held.settled or held.ready < held.wanted]
     if unsettled:
         yield "WaitingForPods", f"{', '.join(unsettled)}: not every pod is current and ready"
+    if decision.adapters is not None and decision.adapters.verdict is not _TRUE:
+        yield "LoadingAdapters", decision.adapters.message
     in_force = number(decision.policy, "number")
     behind = [pod.name for pod in seen.of_role(Role.GATEWAY) if not seen.follows(pod, in_force)]
     if behind:

@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from tandem_operator.domain import fields
+from tandem_operator.domain import fields, lora
 from tandem_operator.domain.errors import SpecError
+from tandem_operator.domain.lora import Adapter
 from tandem_operator.domain.quantity import Quantity
 
 JsonObject = Mapping[str, object]
@@ -148,6 +149,8 @@ class Target:
     cache: Cache = field(default_factory=Cache)
     startup_deadline_seconds: int = 3600
     termination_grace_seconds: int = 120
+    adapters_folder: str | None = None
+    max_adapters: int | None = None
     pod_template: JsonObject = field(default_factory=dict)
 
 
@@ -408,6 +411,7 @@ class Spec:
     draft: Draft
     served_model_name: str | None = None
     paused: bool = False
+    adapters: tuple[Adapter, ...] = ()
     gateway: Gateway = field(default_factory=Gateway)
     transport: Transport = field(default_factory=Transport)
     speculation: Speculation = field(default_factory=Speculation)
@@ -433,6 +437,7 @@ def parse(raw: Mapping[str, object]) -> Spec:
     """
     spec: Spec = fields.read(Spec, raw, "spec")
     _demand_a_draft_model(spec.draft)
+    lora.refuse(spec.adapters, spec.target.adapters_folder)
     _demand_small_overlays(spec)
     return spec
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from tandem_operator.domain import alerts, commands, gates, health, rollout, room, undo, upgrade
+from tandem_operator.domain import alerts, commands, gates, health, loading, rollout, room, undo, upgrade
 from tandem_operator.domain.commands import Command, CommandKind
 from tandem_operator.domain.decision import CheckResult, CheckVerdict, GateResult, GateVerdict
 from tandem_operator.domain.judgement import judge, record_lacks, too_large
@@ -333,7 +333,7 @@ def _late(at: Situation, course: Course) -> Ending:
         missing = [check for check in judge(at, course).checks if check.verdict not in _STANDS_IN_NO_WAY]
         words = "; ".join(f"{check.name}: {check.message}" for check in missing) or "the hold was not over"
         return Ending(reason="Inconclusive", note=f"not decided {within}: {words}")
-    return Ending(reason="NotReadyInTime", note=f"its pods were not ready {within}")
+    return Ending(reason="NotReadyInTime", note=f"{loading.lacking(at, moved.revision)} {within}")
 
 
 def _late_to_gather(at: Situation, course: Course, within: str) -> Ending:
@@ -472,7 +472,7 @@ def _may_go_on(at: Situation, moved: Rollout) -> bool:
 def installed(at: Situation, revision: str) -> bool:
     """A target pod is ready and a gateway has got an answer through it; a dead draft does not stand in the way."""
     pair = at.pair(revision)
-    if pair is None or revision not in at.revisions:
+    if pair is None or revision not in at.revisions or not loading.is_done(at, revision):
         return False
     serving = any(document.serving for document in at.seen.documents.values())
     return serving and at.ready(Role.TARGET, pair.target) > 0
@@ -482,7 +482,7 @@ def pods_are_there(at: Situation, course: Course) -> bool:
     """The canary's own pods are ready, as many as its step needs, and every gateway reaches them."""
     moved = course.progress.rollout
     pair = at.pair(moved.revision)
-    if pair is None or moved.revision not in at.revisions:
+    if pair is None or moved.revision not in at.revisions or not loading.is_done(at, moved.revision):
         return False
     targets = rollout.canary_replicas(moved, at.spec.canary, at.spec.target.replicas)
     drafts = rollout.canary_replicas(moved, at.spec.canary, at.spec.draft_replicas)
@@ -495,4 +495,6 @@ def pods_are_there(at: Situation, course: Course) -> bool:
 def is_warm(at: Situation, revision: str) -> bool:
     """Whether a rollback can move the weights now: every gateway reaches a ready target pod of the revision."""
     pair = at.pair(revision)
-    return pair is not None and at.ready(Role.TARGET, pair.target) > 0 and at.admitted(Role.TARGET, pair.target, 1)
+    if pair is None or not loading.is_done(at, revision):
+        return False
+    return at.ready(Role.TARGET, pair.target) > 0 and at.admitted(Role.TARGET, pair.target, 1)

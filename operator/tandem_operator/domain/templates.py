@@ -11,7 +11,7 @@ their revision, and at last what a user writes in `podTemplate`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tandem_operator.domain.pools import Terms
@@ -103,6 +103,8 @@ class Engine:
     engine_args: Mapping[str, str]
     image: str
     terms: Terms | None
+    options: Sequence[str] = ()
+    """Of the role's command line, beside those that all roles have."""
 
 
 def engine_base(owner: Owner, engine: Engine) -> dict[str, object]:
@@ -193,13 +195,20 @@ def model_path(model: Model) -> str:
     return MODELS_PATH if _fetched(model) else model.uri.removeprefix("file://")
 
 
+def adapter_options(target: Target) -> list[str]:
+    """What a target is told of adapters; nothing where the spec says nothing, so that pods stay as they were made."""
+    folder, most = target.adapters_folder, target.max_adapters
+    found = [] if folder is None else ["--adapters-dir", folder]
+    return found if most is None else [*found, "--max-adapters", str(most)]
+
+
 def _fetched(model: Model) -> bool:
     return not model.uri.startswith("file://")
 
 
 def _engine_command(engine: Engine) -> list[str]:
     command = ["tandem-runtime", str(engine.role), "--model", model_path(engine.model)]
-    command += [*_listening(GRPC_PORT)]
+    command += [*_listening(GRPC_PORT), *engine.options]
     for name, value in sorted(engine.engine_args.items()):
         command += [f"--{name}", value]
     return command

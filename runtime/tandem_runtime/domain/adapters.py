@@ -14,12 +14,24 @@ from typing import NewType
 
 from tandem_runtime.domain.errors import BadRequest, NotLoaded, Overloaded
 
-__all__ = ["MOST_ADAPTERS", "AdapterBook", "AdapterDigest", "AdapterFacts", "refuse_bad_name"]
+__all__ = [
+    "MOST_ADAPTERS",
+    "OF_THE_OPERATOR",
+    "AdapterBook",
+    "AdapterDigest",
+    "AdapterFacts",
+    "AdapterSource",
+    "refuse_bad_name",
+]
 
 AdapterDigest = NewType("AdapterDigest", str)
 
 MOST_ADAPTERS = 8
 """Held at a time, unless a server is told otherwise."""
+
+OF_THE_OPERATOR = "tandem."
+"""How names begin that the operator loads contents under. It tells gateways which digests requests mean by which names,
+so nobody asks for an adapter by such a name."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 """No colon, which parts a model's name from an adapter's, and a digest's kind from its number."""
@@ -33,6 +45,15 @@ class AdapterFacts:
     digest: AdapterDigest
     rank: int
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterSource:
+    """Where an adapter is to be read: `revision` is for hf:// only; `digest`, where given, must be what is found."""
+
+    uri: str
+    revision: str | None = None
+    digest: str | None = None
 
 
 def refuse_bad_name(name: str) -> None:

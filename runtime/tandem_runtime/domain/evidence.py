@@ -21,7 +21,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple, NotRequired, TypedDict
 
 from tandem_runtime.domain.policy import RevisionName, RoleHash
 from tandem_runtime.domain.replay import Tally
@@ -127,6 +127,8 @@ class EvidenceDocument(TypedDict):
     policy: int
     forgotten: int
     admitted: Mapping[str, Mapping[str, int]]
+    adapters: NotRequired[Mapping[str, Mapping[str, int]]]
+    """By target hash and digest, the target pods that have it; absent where none has any."""
     serving: bool
     strata: list[StratumFields]
     slots: list[SlotFields]
@@ -277,11 +279,17 @@ class Ledger:
         return sorted(closed, key=lambda item: (item[1].ends_at, item[0]))
 
     def document(
-        self, *, wall: float, policy: int, admitted: Mapping[str, Mapping[str, int]], serving: bool
+        self,
+        *,
+        wall: float,
+        policy: int,
+        admitted: Mapping[str, Mapping[str, int]],
+        serving: bool,
+        adapters: Mapping[str, Mapping[str, int]] | None = None,
     ) -> EvidenceDocument:
         """The evidence as JSON values, made at one moment; `policy` is the number of the one in force, 0 without."""
         self._forget(wall=wall, policy=policy)
-        return {
+        document: EvidenceDocument = {
             "version": VERSION,
             "boot": self._boot,
             "policy": policy,
@@ -291,6 +299,9 @@ class Ledger:
             "strata": [_stratum_fields(key, sums) for key, sums in sorted(self._strata.items())],
             "slots": _slot_fields(self.closed_slots(wall=wall)),
         }
+        if adapters:
+            document["adapters"] = adapters
+        return document
 
     def _forget(self, *, wall: float, policy: int) -> None:
         """The oldest policies, as far as they are over and nobody can need them, or there is no room for them."""

@@ -10,10 +10,11 @@ is the order of who outranks whom: the deployment, the revision, the segment, th
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType, TypeAlias, TypeVar, cast
 
+from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.errors import PolicyRefused
 from tandem_runtime.domain.lookahead import OFF, Bounds, Mode
@@ -79,6 +80,8 @@ class PairRevision:
     speculate: bool = True
     lookups: tuple[Drafter, ...] = ()
     """Drafters without a model that may propose, beside the draft where there is one."""
+    adapters: Mapping[str, AdapterDigest] | None = field(default=None, hash=False)
+    """What its requests mean by the names of adapters; absent: what each target that they may go to has loaded."""
 
     @property
     def drafters(self) -> tuple[Drafter, ...]:
@@ -210,6 +213,7 @@ def _revision(item: object, path: str) -> PairRevision:
         shadow=_flag(item, "shadow", path, default=False),
         speculate=_flag(item, "speculate", path, default=True),
         lookups=_lookups(item, path),
+        adapters=_adapters(item, path) if "adapters" in item else None,
     )
     if revision.shadow and revision.weight:
         raise _wrong(f"{path}weight", revision.weight, "0 for a revision in shadow")
@@ -222,6 +226,19 @@ def _lookups(item: Fields, path: str) -> tuple[Drafter, ...]:
     if not isinstance(names, list) or [name for name in known if name in names] != sorted(names, key=str):
         raise _wrong(f"{path}lookups", names, f"a list of {' and '.join(known)}, each once at most,")
     return tuple(known[name] for name in names)
+
+
+def _adapters(item: Fields, path: str) -> Mapping[str, AdapterDigest]:
+    items = item["adapters"]
+    if not isinstance(items, list) or not all(isinstance(each, dict) for each in items):
+        raise _wrong(f"{path}adapters", items, "a list of objects")
+    found = {}
+    for index, each in enumerate(items):
+        place = f"{path}adapters[{index}]."
+        found[_text(each, "name", place)] = AdapterDigest(_text(each, "digest", place))
+    if len(found) < len(items):
+        raise _wrong(f"{path}adapters[].name", [each["name"] for each in items], "names that differ")
+    return found
 
 
 def lookup_role(drafter: Drafter) -> RoleHash:

@@ -3,16 +3,28 @@
 Refuses to know what an adapter is made of, and how one is asked for.
 
 Whoever may load one by its place could have any folder of the machine read, and is told what is wrong with it. So
-places named at run time must lie below one folder, chosen at the start; without that folder nothing comes or goes.
+folders named at run time must lie below one, chosen at the start; without it none is read. What a repository on the hub
+holds is no secret of the machine's: where its two files can be downloaded, they are, into a folder that goes once they
+are read. Where neither is so, nothing comes or goes.
 """
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from tandem_runtime.domain.adapters import MOST_ADAPTERS, AdapterBook, AdapterDigest, AdapterFacts, refuse_bad_name
-from tandem_runtime.domain.errors import BadRequest
+from tandem_runtime.domain.adapters import (
+    MOST_ADAPTERS,
+    AdapterBook,
+    AdapterDigest,
+    AdapterFacts,
+    AdapterSource,
+    refuse_bad_name,
+)
+from tandem_runtime.domain.errors import BadRequest, ModelRefused
+from tandem_runtime.engines.options import Download
 from tandem_runtime.engines.step_loop import StepLoop
 from tandem_runtime.model_folder import ADAPTER_FILES
 from tandem_runtime.ports import AdaptableModel, ReadAdapter
@@ -23,10 +35,18 @@ __all__ = ["Adapters", "LoopDesk"]
 class Adapters:
     """The adapters of one model. Touched on the model's thread only, but for `loaded` and `read`."""
 
-    def __init__(self, model: AdaptableModel, *, most: int = MOST_ADAPTERS, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        model: AdaptableModel,
+        *,
+        most: int = MOST_ADAPTERS,
+        folder: Path | None = None,
+        download: Download | None = None,
+    ) -> None:
         self._model = model
         self._book = AdapterBook(most=most)
         self._folder = folder
+        self._download = download
 
     @property
     def loaded(self) -> tuple[AdapterFacts, ...]:
@@ -41,9 +61,30 @@ class Adapters:
         refuse_bad_name(name)
         return self._model.read_adapter(folder)
 
-    def read_at(self, name: str, uri: str) -> ReadAdapter:
-        """Likewise, from where `uri` points to, if that is allowed."""
-        return self.read(name, _folder_at(uri, _refuse_change(self._folder)))
+    def read_at(self, name: str, source: AdapterSource) -> ReadAdapter:
+        """Likewise, from where its uri points to, if that is allowed. Raises ModelRefused for another digest too."""
+        refuse_bad_name(name)
+        with self._found(source) as folder:
+            read = self.read(name, folder)
+        if source.digest not in (None, read.digest):
+            raise ModelRefused(
+                f"digest of {source.uri} is {read.digest}, not {source.digest} as asked; correct the digest, or find "
+                "out who changed the files"
+            )
+        return read
+
+    @contextmanager
+    def _found(self, source: AdapterSource) -> Iterator[Path]:
+        """The folder for as long as it is read."""
+        parts, _ = _place(source.uri)
+        if parts.scheme != "hf" or self._download is None:
+            if source.revision is not None:
+                raise BadRequest(f"revision = {source.revision!r}: {source.uri} has none", parameter="revision")
+            yield _folder_at(source.uri, _refuse_change(self._folder))
+            return
+        with TemporaryDirectory(prefix="adapter-") as folder:
+            self._download(f"{parts.netloc}{parts.path}".strip("/"), source.revision, Path(folder))
+            yield Path(folder)
 
     def put_in(self, name: str, read: ReadAdapter, *, in_use: Collection[AdapterDigest | None] = ()) -> AdapterFacts:
         """Lead `name` to what was read; `in_use` are the adapters of open sessions. Raises Overloaded."""
@@ -55,7 +96,8 @@ class Adapters:
 
     def take_out(self, name: str, *, in_use: Collection[AdapterDigest | None]) -> None:
         """Raises NotLoaded, and BadRequest where nothing may change."""
-        _refuse_change(self._folder)
+        if self._download is None:
+            _refuse_change(self._folder)
         self._book.remove(name)
         self.sweep(in_use)
 
@@ -77,9 +119,9 @@ class LoopDesk:
     def loaded(self) -> tuple[AdapterFacts, ...]:
         return self._adapters.loaded
 
-    async def load(self, name: str, uri: str) -> AdapterFacts:
+    async def load(self, name: str, source: AdapterSource) -> AdapterFacts:
         async with self._loading:
-            read = await asyncio.to_thread(self._adapters.read_at, name, uri)
+            read = await asyncio.to_thread(self._adapters.read_at, name, source)
             return await self._loop.call(lambda: self._adapters.put_in(name, read, in_use=self._loop.lines.adapters))
 
     async def unload(self, name: str) -> None:

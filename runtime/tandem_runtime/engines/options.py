@@ -3,13 +3,14 @@
 Refuses to know how it is asked: the command line is `main`'s, the fields of a resource are the operator's.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from tandem_runtime.domain.adapters import MOST_ADAPTERS
 
-__all__ = ["AS_IS", "STEP_ROWS", "WEIGHTS", "AdapterOptions", "EngineOptions"]
+__all__ = ["AS_IS", "STEP_ROWS", "WEIGHTS", "AdapterOptions", "Download", "EngineOptions"]
 
 AS_IS = "as-is"
 WEIGHTS = (AS_IS, "int8", "int4")
@@ -21,12 +22,18 @@ STEP_ROWS = 512
 more does not set everybody's pace by it."""
 
 
+Download: TypeAlias = Callable[[str, str | None, Path], None]
+"""Put an adapter's files of a repository (owner/name), at that revision, into a folder. Blocks. Raises ModelRefused."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterOptions:
-    """`named` are loaded at the start; further ones come from below `folder`, or None: never. `most` at a time."""
+    """`named` are loaded at the start; further ones come from below `folder`, and from the hub by `download`, or None:
+    never. `most` at a time."""
 
     named: Mapping[str, Path] = field(default_factory=dict)
     folder: Path | None = None
+    download: Download | None = None
     most: int = MOST_ADAPTERS
 
 

@@ -16,12 +16,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
 
-from tandem_runtime.domain.adapters import AdapterDigest
 from tandem_runtime.domain.commands import Counts, Emit, Finish, Request
 from tandem_runtime.domain.drafting import Beliefs, Looks
 from tandem_runtime.domain.errors import Overloaded, TandemError, TargetLost
 from tandem_runtime.domain.evidence import EvidenceDocument, Ledger
-from tandem_runtime.domain.policy import PairRevision, Policy, RequestKind, SpeculationState, lookup_role
+from tandem_runtime.domain.policy import PairRevision, RequestKind, SpeculationState, lookup_role
 from tandem_runtime.domain.replay import BITWISE, Replay, Result, is_comparable, is_sampled
 from tandem_runtime.domain.routing import choose_revision, pin_of, unit_of
 from tandem_runtime.domain.segments import Segment, Segments, heat_of
@@ -35,6 +34,7 @@ from tandem_runtime.domain.tokens import (
     TokenId,
     Verification,
 )
+from tandem_runtime.gateway import naming
 from tandem_runtime.gateway.accounts import Account, Assignment, closed_by_its_end, refusals_counted
 from tandem_runtime.gateway.admission import Guest, House, Limits
 from tandem_runtime.gateway.choices import Came, Choice, details_of, record_of
@@ -254,20 +254,17 @@ class Gateway:
             wall=self.clock.wall(),
             policy=0 if policy is None else policy.number,
             admitted={"targets": self.fleet.targets.admitted(), "drafts": self.fleet.draft_pods()},
+            adapters=self.fleet.targets.adapted(),
             serving=self.ready,
         )
 
     def models(self) -> tuple[str, ...]:
-        """What a request may name: the model alone, and with each adapter that a target of some weight has loaded."""
+        """What a request may name."""
         policy = self.in_force.policy
-        if policy is None:
-            return ()
-        weighted = [revision for revision in policy.revisions if revision.weight]
-        adapters = {name for revision in weighted for name in self.fleet.targets.adapters(revision.target)}
-        return (policy.served_model_name, *(f"{policy.served_model_name}:{name}" for name in sorted(adapters)))
+        return () if policy is None else naming.models(policy, self.fleet.targets)
 
     def not_served(self, model: str) -> ModelNotServed:
-        return ModelNotServed(f"model {model!r} is not served here; {', '.join(self.models())} can be asked for")
+        return naming.refusal(model, self.models())
 
     def _beliefs(self, revision: PairRevision, request: Request) -> Beliefs:
         return Beliefs(self.segments, _segment(revision, request), self.looks)
@@ -324,19 +321,8 @@ class Gateway:
         unit = unit_of(policy, request=request, session=session)
         revision = choose_revision(policy, unit)
         kind = RequestKind(ask.parameters.temperature, ask.tenant)
-        return Assignment(policy, revision, unit, ask.wish, self._adapter(ask.model, policy, revision), kind)
-
-    def _adapter(self, model: str, policy: Policy, revision: PairRevision) -> AdapterDigest | None:
-        """What `<served name>:<adapter>` means at this moment; None for the served name alone."""
-        if model == policy.served_model_name:
-            return None
-        loaded = self.fleet.targets.adapters(revision.target)
-        name = model.removeprefix(f"{policy.served_model_name}:")
-        if name == model or (name not in loaded and self.fleet.targets.admitted().get(revision.target)):
-            raise self.not_served(model)
-        if name not in loaded:
-            raise TargetLost(f"no target pod of revision {revision.name} is ready; try again")
-        return loaded[name]
+        adapter = naming.content(ask.model, policy, revision, self.fleet.targets)
+        return Assignment(policy, revision, unit, ask.wish, adapter, kind)
 
     def _seat(self, reply: Reply, ask: Ask, account: Account, until: float, request_id: str) -> None:
         """Place every choice, numbered prompt by prompt; nothing has reached an engine when this raises."""
