@@ -16,7 +16,8 @@ from tests.seams.model_folders import saved_reference
 from tests.seams.test_adapters import loaded
 
 from tandem_operator import telemetry
-from tandem_operator.domain import lora
+from tandem_operator.domain import lora, record
+from tandem_operator.domain.errors import SpecError
 from tandem_operator.domain.samples import Document
 from tandem_operator.ports import Kind
 from tandem_operator.telemetry import PodTelemetry
@@ -97,7 +98,7 @@ async def test_gateways_read_what_the_operator_says_of_adapters() -> None:
 def test_the_operator_reads_which_adapters_a_gateway_reaches() -> None:
     adapters = {"91ab02c4": {"sha256:one": 2}}
     written = Ledger(boot="b").document(wall=0.0, policy=1, admitted={}, serving=True, adapters=adapters)
-    read = telemetry.record.read(Document, json.dumps(written))
+    read = record.read(Document, json.dumps(written))
     assert read.adapters == adapters
     without = Ledger(boot="b").document(wall=0.0, policy=1, admitted={}, serving=True, adapters={})
     assert "adapters" not in without
@@ -114,6 +115,6 @@ def test_both_sides_take_the_same_names(name: str) -> None:
 def _refused(check: Any) -> bool:
     try:
         check()
-    except (BadRequest, lora.SpecError):
+    except (BadRequest, SpecError):
         return True
     return False

@@ -54,15 +54,17 @@ def test_gateways_look_up_what_the_resource_names() -> None:
 
 
 def test_gateways_know_the_segments_that_the_resource_names() -> None:
-    drawn = [{"temperature": heat.value} for heat in Heat] + [{"tenants": ["a", "b"], "temperature": "Cool"}]
+    drawn: list[dict[str, object]] = [{"temperature": heat.value} for heat in Heat]
+    drawn += [{"tenants": ["a", "b"], "temperature": "Cool"}, {"adapter": "legal"}]
     analysis = {"segments": [{"name": f"s{index}", **each} for index, each in enumerate(drawn)]}
     spec = {**QUICK, "canary": {"analysis": analysis}, "speculation": {"plainSegments": drawn}}
     document = installed(spec).policy()
     assert document is not None
     read = parse_policy(json.dumps(document))
-    assert [(held.heat, held.tenants) for held in read.segments] == [
-        *((heat, ()) for heat in Heat),
-        (Heat.COOL, ("a", "b")),
+    assert [(held.heat, held.tenants, held.adapter) for held in read.segments] == [
+        *((heat, (), None) for heat in Heat),
+        (Heat.COOL, ("a", "b"), None),
+        (None, (), "legal"),
     ]
     assert read.speculation.plain == tuple(replace(held, name="") for held in read.segments)
     assert {heat.value for heat in Heat} == {heat.value for heat in Temperature}

@@ -59,6 +59,8 @@ def refusal(client: httpx.Client, text: str) -> str:
 
 
 TARGET, DRAFT = "file:///m/target", "file:///m/draft"
+HUB = {"uri": "hf://acme/legal-lora", "revision": "0" * 40}
+LEGAL = {"name": "legal", "model": HUB}
 
 WRONG: list[tuple[Mapping[str, Any], str]] = [
     ({"target": None}, "spec.target: Required value"),
@@ -104,6 +106,44 @@ WRONG: list[tuple[Mapping[str, Any], str]] = [
     ({"target": {"resources": {"limits": {"cpu": -1}}}}, "write a quantity such as 500m, 2 or 16Gi, not below 0"),
     ({"target": {"cache": {"sizeLimit": "big"}}}, "write a quantity such as 50Gi"),
     ({"target": {"cache": {"sizeLimit": "-1Gi"}}}, "write a quantity such as 50Gi, not below 0"),
+    ({"target": {"adaptersFolder": "srv"}}, "write a full path without a slash at its end, such as /srv/adapters"),
+    ({"target": {"adaptersFolder": "/srv/../etc"}}, "write a full path without a slash at its end"),
+    ({"target": {"maxAdapters": 0}}, "spec.target.maxAdapters: Invalid value: 0"),
+    ({"adapters": [{"name": "a:b", "model": HUB}]}, "spec.adapters[0].name: Invalid value"),
+    ({"adapters": [{"name": "-", "model": HUB}]}, "use letters, digits, dots, underscores and hyphens, a letter or"),
+    ({"adapters": [{"name": "a", "model": HUB}] * 2}, 'spec.adapters[1]: Duplicate value: {"name":"a"}'),
+    ({"adapters": [{"name": f"a{n}", "model": HUB} for n in range(17)]}, "spec.adapters: Too many: 17"),
+    ({"adapters": [{"name": "a"}]}, "spec.adapters[0].model: Required value"),
+    (
+        {"canary": {"analysis": {"segments": [{"name": "tax", "adapter": "tax"}]}}, "adapters": [LEGAL]},
+        "canary.analysis.segments names an adapter that is not in spec.adapters: correct the name",
+    ),
+    (
+        {"speculation": {"plainSegments": [{"adapter": "tax"}]}},
+        "speculation.plainSegments names an adapter that is not in spec.adapters: correct the name",
+    ),
+    ({"adapters": [{"name": "a", "model": {"uri": "hf://b/c"}}]}, "an hf:// adapter needs `revision`: the 40-digit"),
+    ({"adapters": [{"name": "a", "model": {"uri": "s3://b/c"}}]}, "use hf://owner/name for a Hugging Face repository"),
+    (
+        {"adapters": [{"name": "a", "model": {"uri": "file:///srv/a"}}]},
+        "a file:// adapter lies below target.adaptersFolder, the one folder that target pods load from",
+    ),
+    (
+        {"adapters": [{"name": "a", "model": {"uri": "file:///srvs/a"}}], "target": {"adaptersFolder": "/srv"}},
+        "a file:// adapter lies below target.adaptersFolder",
+    ),
+    (
+        {"adapters": [{"name": "a", "model": {"uri": "file:///srv/../a"}}], "target": {"adaptersFolder": "/srv"}},
+        "use hf://owner/name for a Hugging Face repository, or file:///path",
+    ),
+    (
+        {"adapters": [{"name": "a", "model": {**HUB, "uri": "file:///srv/a"}}], "target": {"adaptersFolder": "/srv"}},
+        "a file:// adapter has no `revision`; remove it",
+    ),
+    (
+        {"adapters": [{"name": "a", "model": {**HUB, "digest": "sha256:12"}}]},
+        "write sha256: and 64 lower-case hexadecimal digits, as the condition AdaptersLoaded shows them",
+    ),
     ({"target": {"podTemplate": {"containers": []}}}, 'unknown field "spec.target.podTemplate.containers"'),
     (
         {"target": {"podTemplate": {"metadata": {"labels": {"tandem.dev/role": "x"}}}}},
@@ -123,7 +163,7 @@ WRONG: list[tuple[Mapping[str, Any], str]] = [
     ),
     (
         {"canary": {"analysis": {"segments": [{"name": "greedy"}]}}},
-        "say which requests are of the segment: give temperature, tenants or both",
+        "say which requests are of the segment: give temperature, tenants, adapter or several",
     ),
     (
         {"canary": {"analysis": {"segments": [{"name": "Greedy ones", "temperature": "Greedy"}]}}},
@@ -137,7 +177,7 @@ WRONG: list[tuple[Mapping[str, Any], str]] = [
         {"canary": {"analysis": {"segments": [{"name": "a", "temperature": 0}]}}},
         'spec.canary.analysis.segments[0].temperature: Invalid value: "integer"',
     ),
-    ({"speculation": {"plainSegments": [{}]}}, "say which requests: give temperature, tenants or both"),
+    ({"speculation": {"plainSegments": [{}]}}, "say which requests: give temperature, tenants, adapter or several"),
     (
         {"speculation": {"plainSegments": [{"tenants": []}]}},
         "spec.speculation.plainSegments[0].tenants in body should have at least 1 items",

@@ -109,8 +109,8 @@ def test_a_list_that_no_target_loads_is_refused(adapters: list[dict[str, Any]], 
 def test_a_target_is_told_of_its_folder_and_its_room_and_is_another_one_by_them() -> None:
     spec = parse(changed(BASE, target__adaptersFolder="/srv/adapters", target__maxAdapters=20))
     data = manifests.revision_data(spec, OWNER, TERMS, nodes=None)
-    (container,) = held(data, "templates", "target", "spec", "containers")  # type: ignore[misc]  # plain JSON
-    command = " ".join(container["command"])
+    template: Any = held(data, "templates", "target")
+    command = " ".join(template["spec"]["containers"][0]["command"])
     assert "--adapters-dir /srv/adapters --max-adapters 20" in command
     assert revision_of(spec).target != revision_of(parse(BASE)).target
 

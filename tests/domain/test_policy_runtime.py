@@ -161,6 +161,7 @@ SEGMENTS = [
     {"name": "greedy", "temperature": "Greedy"},
     {"name": "batch", "tenants": ["nightly", "reports"]},
     {"name": "hotBatch", "temperature": "Hot", "tenants": ["nightly"]},
+    {"name": "legal", "adapter": "legal"},
 ]
 
 
@@ -172,9 +173,11 @@ SEGMENTS = [
         (RequestKind(1.2, "nightly"), ("batch", "hotBatch")),
         (RequestKind(1.1, "nightly"), ("batch",)),
         (RequestKind(1.2, "somebody"), ()),
+        (RequestKind(0.0, "somebody", "legal"), ("greedy", "legal")),
+        (RequestKind(1.2, "somebody", "support"), ()),
     ],
 )
-def test_a_request_is_of_every_segment_that_its_temperature_and_tenant_fit(
+def test_a_request_is_of_every_segment_that_its_temperature_its_tenant_and_its_adapter_fit(
     kind: RequestKind, names: tuple[str, ...]
 ) -> None:
     assert parse_policy(changed("segments", SEGMENTS)).segments_of(kind) == names

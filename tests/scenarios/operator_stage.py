@@ -8,7 +8,7 @@ import itertools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from tests.domain.simulated_specs import BASE, TERMS, changed
 
@@ -106,7 +106,7 @@ class Stage:
         self.world.step()
         self.clock.advance(seconds)
 
-    async def settle(self, *, within: int = 60) -> "Stage":
+    async def settle(self, *, within: int = 60) -> Self:
         """Looks until nothing is left to wait for; failed looks come back after a second."""
         for _ in range(within):
             try:

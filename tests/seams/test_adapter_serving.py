@@ -23,7 +23,7 @@ from tandem_runtime.adapter_routes import adapter_routes
 from tandem_runtime.admin import http_server
 from tandem_runtime.domain.adapters import AdapterDigest, AdapterSource
 from tandem_runtime.domain.errors import BadRequest, ModelRefused, NotLoaded, Overloaded
-from tandem_runtime.domain.policy import ExactnessPolicy, PairRevision, RevisionName
+from tandem_runtime.domain.policy import ExactnessPolicy, PairRevision, RevisionName, Slice
 from tandem_runtime.domain.tokens import Incarnation, OpenSession, Proposal, SessionId, TokenId, VerifyRound
 from tandem_runtime.engines.adapters import Adapters
 from tandem_runtime.engines.sessions import EngineFacts
@@ -320,6 +320,21 @@ async def test_a_name_of_the_other_revision_alone_is_refused_with_the_words_that
         assert f"not served by revision {stable.name}, which this request falls to" in refused.text
 
 
+async def test_a_request_counts_in_the_segment_of_its_adapter_and_decodes_plainly_where_that_is_asked(
+    folders: Path,
+) -> None:
+    async with gateway_over(folders, "one", "two") as running:
+        running.put_policy(segments=(Slice("first", adapter="one"), Slice("second", adapter="two")))
+        for model in ("chat", "chat:one"):
+            await running.plain(model=model, prompt="a fox", max_tokens=12, seed=3)
+        counted = {name: sum(sums["examined"]) > 0 for name, sums in running.stratum()["segments"].items()}
+        assert counted == {"first": True, "second": False}
+        speculation = replace(always(4), plain=(Slice(adapter="one"),))
+        running.put_policy(speculation=speculation)
+        answers = [await running.plain(model=model, prompt="a fox", max_tokens=12) for model in ("chat:one", "chat")]
+        assert [answer["speculation"]["proposed"] > 0 for answer in answers] == [False, True]
+
+
 async def test_what_the_operator_loaded_is_asked_for_by_the_policys_names_alone(folders: Path) -> None:
     async with gateway_over(folders) as running:
         desk = adapter_desk(running.gateway.fleet)
@@ -358,7 +373,7 @@ async def test_a_repository_is_read_at_its_revision_and_what_was_downloaded_goes
         with pytest.raises(BadRequest, match="revision = 'main'"):
             await desk.load("legal", AdapterSource("file:///one", "main"))
         await desk.unload("legal")
-        assert desk.loaded == ()
+        assert not desk.loaded
     assert asked == [("acme/legal-lora", "c" * 40)] * 3
     assert not any(place.exists() for place in places)
 

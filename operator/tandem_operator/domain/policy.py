@@ -106,7 +106,8 @@ def _listed(name: str, found: Sequence[object]) -> dict[str, object]:
 
 def _segment(drawn: PlainSegment | SegmentGate) -> dict[str, object]:
     heat = {} if drawn.temperature is None else {"temperature": str(drawn.temperature)}
-    return {**heat, **_listed("tenants", list(drawn.tenants))}
+    adapter = {} if drawn.adapter is None else {"adapter": drawn.adapter}
+    return {**heat, **_listed("tenants", list(drawn.tenants)), **adapter}
 
 
 def _revision(share: Share, terms: Terms) -> dict[str, object]:

@@ -220,10 +220,11 @@ class Control:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainSegment:
-    """Requests that decode plainly: those of this temperature and these tenants; what is absent means any."""
+    """Requests that decode plainly: of this temperature, these tenants and this adapter; what is absent means any."""
 
     temperature: Temperature | None = None
     tenants: tuple[str, ...] = ()
+    adapter: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,6 +289,7 @@ class SegmentGate:
     name: str
     temperature: Temperature | None = None
     tenants: tuple[str, ...] = ()
+    adapter: str | None = None
     max_drop_basis_points: int = 1000
 
 

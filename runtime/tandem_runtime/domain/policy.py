@@ -91,24 +91,29 @@ class PairRevision:
 
 @dataclass(frozen=True, slots=True)
 class RequestKind:
-    """What tells requests apart before they are served. `tenant` is empty where no keys are asked for."""
+    """What tells requests apart before they are served. `tenant` is empty where no keys are asked for, `adapter` where
+    the model alone is asked for, else the name behind the colon."""
 
     temperature: float = 1.0
     tenant: str = ""
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A segment of the traffic as a user draws it: by how hot the sampling is, by who asks. Absent means any."""
+    """A segment of the traffic as a user draws it: by how hot the sampling is, who asks, which adapter. Absent means
+    any."""
 
     name: str = ""
     heat: Heat | None = None
     tenants: tuple[str, ...] = ()
+    adapter: str | None = None
 
     def holds(self, kind: RequestKind) -> bool:
         """Greedy requests of tenants a and b: temperature 0 of a is one, .7 of a and 0 of c are none."""
         is_as_hot = self.heat is None or self.heat is heat_of(kind.temperature)
-        return is_as_hot and (not self.tenants or kind.tenant in self.tenants)
+        is_with_it = self.adapter in (None, kind.adapter)
+        return is_as_hot and is_with_it and (not self.tenants or kind.tenant in self.tenants)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,9 +309,10 @@ def _slice(item: object, path: str) -> Slice:
         raise _wrong(f"{path}tenants", tenants, "a list of names")
     name = _text(item, "name", path) if "name" in item else ""
     heat = _enum(Heat, item, "temperature", path, default=Heat.WARM) if "temperature" in item else None
-    if heat is None and not tenants:
-        raise _wrong(path.removesuffix("."), item, "a temperature, or tenants,")
-    return Slice(name, heat, tuple(tenants))
+    adapter = _text(item, "adapter", path) if "adapter" in item else None
+    if heat is None and not tenants and adapter is None:
+        raise _wrong(path.removesuffix("."), item, "a temperature, tenants, or an adapter,")
+    return Slice(name, heat, tuple(tenants), adapter)
 
 
 def _object(fields: Fields, name: str) -> Fields:

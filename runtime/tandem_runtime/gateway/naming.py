@@ -15,7 +15,7 @@ from tandem_runtime.domain.policy import PairRevision, Policy
 from tandem_runtime.gateway.failures import ModelNotServed
 from tandem_runtime.replicas import Pool
 
-__all__ = ["content", "models", "refusal"]
+__all__ = ["adapter_of", "content", "models", "refusal"]
 
 
 def models(policy: Policy, targets: Pool[Any]) -> tuple[str, ...]:
@@ -23,6 +23,12 @@ def models(policy: Policy, targets: Pool[Any]) -> tuple[str, ...]:
     weighted = [revision for revision in policy.revisions if revision.weight]
     names = {name for revision in weighted for name in _adapters(revision, targets)}
     return (policy.served_model_name, *(f"{policy.served_model_name}:{name}" for name in sorted(names)))
+
+
+def adapter_of(model: str, policy: Policy) -> str:
+    """The name behind the colon; empty for the model alone, and for what is not served here."""
+    served, colon, name = model.partition(f"{policy.served_model_name}:")
+    return name if colon and not served else ""
 
 
 def content(model: str, policy: Policy, revision: PairRevision, targets: Pool[Any]) -> AdapterDigest | None:

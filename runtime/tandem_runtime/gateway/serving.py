@@ -320,7 +320,7 @@ class Gateway:
             raise TargetLost("this gateway has no policy yet; try again")
         unit = unit_of(policy, request=request, session=session)
         revision = choose_revision(policy, unit)
-        kind = RequestKind(ask.parameters.temperature, ask.tenant)
+        kind = RequestKind(ask.parameters.temperature, ask.tenant, naming.adapter_of(ask.model, policy))
         adapter = naming.content(ask.model, policy, revision, self.fleet.targets)
         return Assignment(policy, revision, unit, ask.wish, adapter, kind)
 
