@@ -41,10 +41,11 @@ class Loads:
     ) -> None:
         """Begin what is not under way; a fault that is no longer to be mended is forgotten. `addresses` are by uid."""
         wanted = {(load.uid, load.content): load for load in loads if addresses.get(load.uid)}
-        known = self._faults.get(key, {})
-        self._faults[key] = {job: fault for job, fault in known.items() if job in wanted}
+        faults = {job: fault for job, fault in self._faults.pop(key, {}).items() if job in wanted}
+        if faults:
+            self._faults[key] = faults
         for job, load in wanted.items():
-            fault = self._faults[key].get(job)
+            fault = faults.get(job)
             if job not in self._running and (fault is None or clock.monotonic() - fault.at >= AGAIN_SECONDS):
                 task = asyncio.create_task(self._carry_out(key, load, addresses[load.uid], pods, clock))
                 self._running[job] = task
@@ -55,10 +56,10 @@ class Loads:
             said = await pods.unload_adapter(address, load.content)
         else:
             said = await pods.load_adapter(address, load.content, load.source)
-        kept = self._faults.setdefault(key, {})
-        kept.pop((load.uid, load.content), None)
+        job = (load.uid, load.content)
+        self._faults.get(key, {}).pop(job, None)
         if said is not None:
-            kept[load.uid, load.content] = Fault(said, clock.monotonic())
+            self._faults.setdefault(key, {})[job] = Fault(said, clock.monotonic())
 
     def forget(self, key: Key) -> None:
         self._faults.pop(key, None)

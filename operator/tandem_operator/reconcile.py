@@ -104,7 +104,7 @@ async def look(key: Key, sources: Sources, observer: Observer) -> float | None:
     if outcome.failed is not None:
         raise StoppedShort(outcome.failed)
     sources.loads.follow(key, decision.loads or (), addresses(found.pods), sources.telemetry, sources.clock)
-    if status is None and not steps.actions and settling.is_at_rest(seen, decision):
+    if status is None and not steps.actions and not decision.loads and settling.is_at_rest(seen, decision):
         sources.steady.keep(key, found, essence(seen, decision), seen.now)
         return sources.steady.paced(decision.look_again_in_seconds)
     return float(decision.look_again_in_seconds)

@@ -5,6 +5,7 @@ of evidence, never a value.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ NOT_THERE = 404
 
 LOAD_SECONDS = 900.0
 """A target reads an adapter from a disk or from the hub; large ones have some gigabytes."""
+NO_SHORTER = aiohttp.ClientTimeout(total=None)
+"""The library's own would end after five minutes what still goes on."""
 
 OURS = "tandem."
 """How the names begin under which targets hold contents for us; what others loaded is left alone."""
@@ -84,10 +87,11 @@ class PodTelemetry:
     async def _tell(self, verb: str, address: str, content: str, order: Mapping[str, str] | None) -> str | None:
         url = _url(address, f"adapters/{OURS}{content}")
         try:
-            async with asyncio.timeout(LOAD_SECONDS), self._session.request(verb, url, json=order) as answer:
+            asking = self._session.request(verb, url, json=order, timeout=NO_SHORTER)
+            async with asyncio.timeout(LOAD_SECONDS), asking as answer:
                 if answer.ok or (verb, answer.status) == ("DELETE", NOT_THERE):
                     return None
-                return nested.text(await answer.json(), "error") or f"it answered {answer.status}"
+                return _error_in(await _body(answer)) or f"it answered {answer.status}"
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             return f"it does not answer ({type(error).__name__})"
 
@@ -100,6 +104,14 @@ class PodTelemetry:
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             log.warning("no answer pod=%s asked=%s error=%s", address, what, type(error).__name__)
             return None
+
+
+def _error_in(body: bytes) -> str:
+    """The words of a pod that refused; "" where it said none that can be read."""
+    try:
+        return nested.text(json.loads(body), "error")
+    except ValueError:
+        return ""
 
 
 def _url(address: str, path: str) -> str:

@@ -81,6 +81,17 @@ async def test_a_pod_that_does_not_answer_is_no_pod_without_adapters(monkeypatch
         assert "does not answer" in str(await pods.load_adapter(HOST, CONTENT, {"uri": "file:///a"}))
 
 
+async def test_an_engine_that_takes_no_adapters_is_heard_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Starlette(routes=adapter_routes(lambda: None))
+    async with http_server(app, host=HOST, port=0) as port, aiohttp.ClientSession() as session:
+        monkeypatch.setattr(telemetry, "ADMIN_PORT", port)
+        pods = PodTelemetry(session)
+        assert await pods.adapters(HOST) is None
+        assert "this engine takes no adapters" in str(await pods.load_adapter(HOST, CONTENT, {"uri": "file:///a"}))
+        monkeypatch.setattr(telemetry, "OURS", "no/such/path/")
+        assert await pods.load_adapter(HOST, CONTENT, {"uri": "file:///a"}) == "it answered 404"
+
+
 async def test_gateways_read_what_the_operator_says_of_adapters() -> None:
     spec = changed(
         BASE,

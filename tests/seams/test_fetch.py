@@ -15,7 +15,7 @@ import pytest
 
 from tandem_runtime import main, model_folder, settings
 from tandem_runtime.domain.errors import ModelRefused
-from tandem_runtime.fetch import Fetched, Hub, Order, fetch, run_fetch
+from tandem_runtime.fetch import Fetched, Hub, Order, fetch, fetch_adapter, run_fetch
 from tandem_runtime.model_folder import Digests, digests_of
 
 FILES = {
@@ -170,6 +170,16 @@ def test_a_gateway_fetches_what_its_tokenizer_needs_and_no_weights(hub: Loopback
     order = Order(uri="hf://organisation/name", into=tmp_path / "into", tokenizer_only=True)
     assert fetch(order, Hub(hub.endpoint)) == Fetched(None, TOKENIZER, COMMIT, str(tmp_path / "into"))
     assert sorted(hub.downloaded) == sorted(name for name in FILES if not name.endswith(".safetensors"))
+
+
+def test_of_an_adapter_two_files_are_downloaded(hub: LoopbackHub, tmp_path: Path) -> None:
+    files = {"adapter_config.json": b"{}", "adapter_model.safetensors": b"weights"}
+    hub.files = {**FILES, **files, "adapter_model.bin": b"a pickle"}
+    fetch_adapter("organisation/name", COMMIT, tmp_path, hub=Hub(hub.endpoint))
+    assert sorted(hub.downloaded) == sorted(files)
+    assert {file.name: file.read_bytes() for file in tmp_path.glob("adapter_*")} == files
+    with pytest.raises(ModelRefused, match="has no revision 'gone'"):
+        fetch_adapter("organisation/name", "gone", tmp_path, hub=Hub(hub.endpoint))
 
 
 def test_a_folder_with_a_tokenizer_alone_is_enough_for_a_gateway(folder: Path) -> None:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tandem_operator.domain.decision import GateResult, GateVerdict, JsonObject, Load
-from tandem_operator.domain.observed import ANNOTATION_ADAPTERS, Pod, StoredAdapter, StoredRevision
+from tandem_operator.domain.observed import ANNOTATION_ADAPTERS, GROUP, Pod, StoredAdapter, StoredRevision
 from tandem_operator.domain.revision import Role
 from tandem_operator.domain.samples import Document
 from tandem_operator.domain.situation import Course, Situation
@@ -154,7 +154,7 @@ def _why(at: Situation, stored: StoredRevision, adapter: StoredAdapter) -> str:
     lacking = [pod.name for pod in pods if not _has(pod.adapters or {}, adapter)]
     if lacking or not pods:
         return f" is not in target pod {', '.join(lacking)} yet" if lacking else " waits for a target pod"
-    return " is loaded, and not every gateway has heard so"
+    return f" is loaded, and not every gateway has heard so; one of an older release needs {GROUP}/upgrade"
 
 
 def _refusals(at: Situation, stored: StoredRevision, adapter: StoredAdapter) -> Sequence[str]:

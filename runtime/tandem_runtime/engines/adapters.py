@@ -78,7 +78,7 @@ class Adapters:
         """The folder for as long as it is read."""
         parts, _ = _place(source.uri)
         if parts.scheme != "hf" or self._download is None:
-            if source.revision is not None:
+            if parts.scheme == "file" and source.revision is not None:
                 raise BadRequest(f"revision = {source.revision!r}: {source.uri} has none", parameter="revision")
             yield _folder_at(source.uri, _refuse_change(self._folder))
             return
