@@ -57,6 +57,8 @@ class ScriptedTelemetry:
     loaded: dict[str, dict[str, str]] = field(default_factory=dict)
     folders: dict[str, str] = field(default_factory=dict)
     """Digests of the adapters that may be loaded, by uri."""
+    deaf: set[str] = field(default_factory=set)
+    """Addresses that do not say which they hold."""
 
     async def evidence(self, address: str) -> bytes | None:
         found = self.documents.get(address)
@@ -66,7 +68,7 @@ class ScriptedTelemetry:
         return self.pressures.get(address)
 
     async def adapters(self, address: str) -> Mapping[str, str] | None:
-        return dict(self.loaded.get(address, {}))
+        return None if address in self.deaf else dict(self.loaded.get(address, {}))
 
     async def load_adapter(self, address: str, content: str, source: Mapping[str, str]) -> str | None:
         digest = self.folders.get(source["uri"])

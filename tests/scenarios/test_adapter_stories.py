@@ -166,12 +166,13 @@ async def test_a_digest_that_is_asked_for_is_what_pods_load() -> None:
     assert stage.condition("Ready") == ("False", "NotServingYet")
 
 
-async def test_what_others_loaded_is_left_alone_and_nothing_is_written_at_rest() -> None:
+async def test_nothing_is_written_at_rest_also_where_a_pod_does_not_answer_for_a_while() -> None:
     stage = await AdapterStage(adapter("legal", "one")).settle()
     for _ in range(5):
         await stage.look()
     written, body = list(stage.cluster.writes), copy.deepcopy(stage.cluster.objects[ADDRESS])
-    for _ in range(10):
+    for turn in range(15):
+        stage.telemetry.deaf = {sorted(stage.pods())[0]} if 5 <= turn < 10 else set()
         await stage.look()
     assert stage.cluster.writes == written
     assert stage.cluster.objects[ADDRESS] == body

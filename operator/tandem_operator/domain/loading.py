@@ -109,9 +109,14 @@ def is_done(at: Situation, name: str) -> bool:
 
 def _is_loaded(at: Situation, stored: StoredRevision, adapter: StoredAdapter) -> bool:
     target, digest = stored.pair.target, adapter.digest
-    if digest is None or not all(_has(pod.adapters or {}, adapter) for pod in _targets(at, target)):
+    if digest is None or any(_lacks(pod, adapter) for pod in _targets(at, target)):
         return False
     return all(_knows(document, target, digest) for document in at.seen.documents.values())
+
+
+def _lacks(pod: Pod, adapter: StoredAdapter) -> bool:
+    """A pod that did not answer this once lacks nothing: what gateways say counts."""
+    return pod.adapters is not None and not _has(pod.adapters, adapter)
 
 
 def _knows(document: Document, target: str, digest: str) -> bool:
@@ -135,11 +140,16 @@ def state(at: Situation, used: Sequence[str]) -> GateResult | None:
         return None
     late = [(held, each) for held in stored for each in held.adapters if not _is_loaded(at, held, each)]
     refused = [(held, each) for held, each in late if _refusals(at, held, each)]
-    for held, adapter in (refused or late)[:1]:
-        words = f"adapter {adapter.name} of revision {held.name}{_why(at, held, adapter)}"
-        return GateResult(GateVerdict.CLOSED, "LoadingFailed" if refused else "Loading", words)
+    if refused:
+        return GateResult(GateVerdict.CLOSED, "LoadingFailed", _what(at, *refused[0]))
+    if late:
+        return GateResult(GateVerdict.CLOSED, "Loading", _what(at, *late[0]))
     names = "; ".join(f"{held.name}: {_listed(held)}" for held in stored)
     return GateResult(GateVerdict.OPEN, "AllLoaded", f"target pods have the adapters of their revisions: {names}")
+
+
+def _what(at: Situation, stored: StoredRevision, adapter: StoredAdapter) -> str:
+    return f"adapter {adapter.name} of revision {stored.name}{_why(at, stored, adapter)}"
 
 
 def _listed(stored: StoredRevision) -> str:
@@ -151,7 +161,7 @@ def _why(at: Situation, stored: StoredRevision, adapter: StoredAdapter) -> str:
     if refusals:
         return f" is not loaded by pod {refusals[0]}"
     pods = _targets(at, stored.pair.target)
-    lacking = [pod.name for pod in pods if not _has(pod.adapters or {}, adapter)]
+    lacking = [pod.name for pod in pods if _lacks(pod, adapter)]
     if lacking or not pods:
         return f" is not in target pod {', '.join(lacking)} yet" if lacking else " waits for a target pod"
     return f" is loaded, and not every gateway has heard so; one of an older release needs {GROUP}/upgrade"
@@ -160,4 +170,4 @@ def _why(at: Situation, stored: StoredRevision, adapter: StoredAdapter) -> str:
 def _refusals(at: Situation, stored: StoredRevision, adapter: StoredAdapter) -> Sequence[str]:
     """What pods that have not got it said: `chat-target-1: digest of ...`."""
     faults = ((pod, (pod.adapter_faults or {}).get(adapter.content)) for pod in _targets(at, stored.pair.target))
-    return [f"{pod.name}: {fault}" for pod, fault in faults if fault and not _has(pod.adapters or {}, adapter)]
+    return [f"{pod.name}: {fault}" for pod, fault in faults if fault and _lacks(pod, adapter)]
