@@ -19,6 +19,7 @@ from tandem_operator.domain import (
     lookups,
     policy,
     pressure,
+    readiness,
     record,
     retired,
     rollout,
@@ -238,7 +239,7 @@ def _told(at: Situation, course: Course) -> tuple[SpeculationState, tuple[Share,
     moved, held = course.progress.rollout, course.progress.breaker
     if not moved.revision and at.stable is None:
         return held.state, ()
-    weights = rollout.shares(moved, at.stable_name, at.spec.canary, warm=steering.is_warm(at, moved.revision))
+    weights = rollout.shares(moved, at.stable_name, at.spec.canary, warm=readiness.is_warm(at, moved.revision))
     weights = (*weights, *retired.shares(course.progress.retired, weights))
     trial = rollout.on_trial(moved) and held.state is not SpeculationState.ACTIVE
     if not trial or held.reason in breaker.NOT_THE_PAIRS_FAULT:
