@@ -9,6 +9,7 @@ from tandem_operator.domain.conditions import CONDITIONS
 from tandem_operator.domain.decision import CheckVerdict
 from tandem_operator.domain.health import CHECKS
 from tandem_operator.domain.moves import _ARRIVED
+from tandem_operator.domain.observed import NO_ANSWER
 from tandem_operator.domain.progress import AlertAction, SpeculationReason, SpeculationState, Stage
 from tandem_operator.domain.settling import HUMAN_ERRORS
 
@@ -60,7 +61,7 @@ def test_every_condition_has_a_row_in_the_order_of_status() -> None:
 
 
 def test_every_reason_of_a_condition_is_on_the_page_and_none_that_it_cannot_have() -> None:
-    kept = {*map(str, Stage), *map(str, SpeculationReason), *map(str, CheckVerdict), *HUMAN_ERRORS}
+    kept = {NO_ANSWER, *map(str, Stage), *map(str, SpeculationReason), *map(str, CheckVerdict), *HUMAN_ERRORS}
     spelled = set(re.findall(r'yield "(\w+)"', (DOMAIN / "settling.py").read_text()))
     possible = literals("GateResult") | kept | spelled
     kubelets = {"CrashLoopBackOff", "ImagePullBackOff"}

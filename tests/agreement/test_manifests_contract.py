@@ -11,6 +11,7 @@ from tandem_operator.domain.manifests import (
     gateway_service,
     policy_config_map,
     revision_data,
+    revisions_config_map,
     role_deployment,
 )
 from tandem_operator.domain.revision import Role
@@ -97,10 +98,12 @@ def test_names_and_labels_are_the_contracts() -> None:
         (gateway_service(OWNER, SPEC.gateway), "NAME"),
         (policy_config_map(OWNER, {}), "NAME-policy"),
         (evidence_config_map(OWNER, {}), "NAME-evidence"),
+        (revisions_config_map(OWNER, {}), "NAME-revisions"),
     ]
     assert [child["metadata"]["name"] for child, _ in named] == [name for _, name in named]
-    for name in ("<name>-target-<hash>", "<name>-draft-<hash>", "<name>-gateway", "<name>", "<name>-policy"):
-        assert f"`{name}`" in CONTRACT
+    for _, name in named:
+        told = name.replace(DATA["target"], "<hash>").replace(DATA["draft"], "<hash>").replace("NAME", "<name>")
+        assert f"`{told}`" in CONTRACT
     labels = set(re.findall(r"`((?:app\.kubernetes\.io|tandem\.dev)/[a-z-]+): ", CONTRACT))
     assert set(TARGET["metadata"]["labels"]) == labels
     assert set(GATEWAY["spec"]["template"]["metadata"]["labels"]) == labels - {"tandem.dev/role-hash"}

@@ -26,6 +26,7 @@ from tandem_operator.domain.manifests import (
     pod_disruption_budget,
     policy_config_map,
     revision_data,
+    revisions_config_map,
     role_deployment,
     stored_live_part,
 )
@@ -116,6 +117,7 @@ def children(spec: Spec, nodes: list[dict[str, str]] | None) -> list[Mapping[str
         gateway_service(OWNER, spec.gateway),
         policy_config_map(OWNER, {"version": 1, "number": 1}),
         evidence_config_map(OWNER, {}),
+        revisions_config_map(OWNER, {"revisions": []}),
         gateway_deployment(OWNER, data, spec),
         pod_disruption_budget(OWNER, Role.GATEWAY),
     ]

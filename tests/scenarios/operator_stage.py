@@ -24,6 +24,7 @@ ADDRESS = (Kind.SPECULATIVE_DEPLOYMENT, "llm", "chat")
 V2 = "2" * 40
 CHILDREN = [
     (Kind.CONTROLLER_REVISION, "chat-"),
+    (Kind.CONFIG_MAP, "chat-revisions"),
     (Kind.SERVICE_ACCOUNT, "chat-gateway"),
     (Kind.ROLE, "chat-gateway"),
     (Kind.ROLE_BINDING, "chat-gateway"),

@@ -3,6 +3,7 @@
 Sources of the numbered cases: KubeAI #383 (C31), Flagger #30 and Argo Rollouts #1690 (C32).
 """
 
+import copy
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -84,10 +85,48 @@ def test_c32_a_revision_pushed_during_a_canary_starts_with_nothing() -> None:
     assert evidence["since"] == world.progress.rollout.first_policy
 
 
-def test_a_lost_record_of_what_serves_stalls_and_collects_nothing() -> None:
+COPIES = ("ConfigMap", "chat-revisions")
+
+
+def test_a_record_of_what_serves_that_was_deleted_is_written_again_and_no_pod_is_touched() -> None:
+    world = installed(QUICK, rate=5)
+    key, pods = ("ControllerRevision", f"chat-{world.stable}"), {pod.uid for pod in world.pods()}
+    before, held = copy.deepcopy(world.objects), deployments(world)
+    del world.objects[key]
+    world.run(20)
+    assert world.objects[key] == before[key]
+    assert ({pod.uid for pod in world.pods()}, deployments(world)) == (pods, held)
+    assert world.condition("Stalled")[0] == "False"
+    push(world, V2)
+    world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
+
+
+def test_a_canary_goes_on_when_records_of_both_pairs_are_deleted_and_commands_act_in_the_same_look() -> None:
+    world = installed(QUICK, rate=5)
+    v1, v2 = world.stable, push(world, V2)
+    world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
+    for name in (v1, v2):
+        del world.objects[("ControllerRevision", f"chat-{name}")]
+    world.annotations["tandem.dev/speculation"] = f"off@{v1}#1"
+    world.tick(2)
+    assert world.condition("SpeculationActive") == ("False", "Commanded")
+    assert (stage(world), world.progress.rollout.revision) == (Stage.STEPPING, v2)
+    assert {("ControllerRevision", f"chat-{name}") for name in (v1, v2)} <= world.objects.keys()
+
+
+def test_a_promotion_is_in_the_second_copy_as_soon_as_on_the_record() -> None:
+    world = installed(QUICK, rate=20)
+    v1, v2 = world.stable, push(world, V2)
+    world.run_until(lambda seen: seen.stable not in ("", v1), within=3600)
+    del world.objects[("ControllerRevision", f"chat-{v2}")]
+    world.run(20)
+    assert (world.stable, stage(world)) == (v2, Stage.STABLE)
+
+
+def test_records_lost_in_both_copies_of_what_serves_stall_and_collect_nothing() -> None:
     world = installed(QUICK, rate=5)
     before = deployments(world)
-    del world.objects[("ControllerRevision", f"chat-{world.stable}")]
+    del world.objects[("ControllerRevision", f"chat-{world.stable}")], world.objects[COPIES]
     world.run(60)
     assert (deployments(world), world.condition("Stalled")) == (before, ("True", "RevisionLost"))
 
@@ -99,7 +138,7 @@ def test_a_lost_record_beside_an_older_one_does_not_send_anybody_back() -> None:
     world.run_until(lambda seen: seen.stable not in ("", v1), within=3600)
     world.run(120)
     before = (deployments(world), world.policy())
-    del world.objects[("ControllerRevision", f"chat-{world.stable}")]
+    del world.objects[("ControllerRevision", f"chat-{world.stable}")], world.objects[COPIES]
     world.run(60)
     assert (deployments(world), world.policy()) == before
     assert world.condition("Stalled") == ("True", "RevisionLost")

@@ -210,7 +210,7 @@ def test_a_rollback_to_a_revision_whose_record_is_deleted_on_the_way_ends_and_st
     world.annotations["tandem.dev/rollback-to"] = f"{v1}@{v2}#1"
     world.tick(2)
     assert stage(world) is Stage.RETURNING
-    world.objects.pop(("ControllerRevision", f"chat-{v1}"))
+    del world.objects[("ControllerRevision", f"chat-{v1}")], world.objects[("ConfigMap", "chat-revisions")]
     world.run_until(settled, within=120)
     assert (world.stable, stage(world)) == (v2, Stage.STABLE)
     assert "RollbackEnded" in [event.reason for event in world.events]

@@ -76,6 +76,20 @@ def test_an_only_gateway_that_is_mute_is_left_and_named_since_nobody_knows_wheth
     assert world.condition("GatewayReady") == ("True", "AllReady")
 
 
+def test_a_mute_gateway_stays_named_when_the_operator_that_watched_it_is_started_anew() -> None:
+    world, _ = stepping(gateways=1)
+    stuck(world, mute=True)
+    world.run(120)
+    told = world.message("GatewayReady")
+    world.silent.clear()
+    world.tick(2)
+    assert (world.condition("GatewayReady"), world.message("GatewayReady")) == (("False", "NoAnswer"), told)
+    world.gateways[told.partition(":")[0]].reachable = True
+    world.silent.clear()
+    world.tick(2)
+    assert world.condition("GatewayReady") == ("True", "AllReady")
+
+
 def test_an_only_gateway_that_is_deaf_goes_once_a_second_one_answers_and_service_never_stops() -> None:
     world, v2 = stepping(gateways=1)
     name, before = stuck(world, mute=False), deployments(world)

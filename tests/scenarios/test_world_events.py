@@ -200,11 +200,15 @@ class Events(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 5), count=looks)
     def a_record_is_deleted(self, which: int, count: int) -> None:
-        """Of a revision that does not serve."""
+        """Of any revision; of one in use there is a second copy, where the operator was not killed before that."""
         records = sorted(key for key in self.world.objects if key[0] == "ControllerRevision")
-        others = [key for key in records if not key[1].endswith(self.world.stable)]
-        if others:
-            self.world.objects.pop(others[which % len(others)])
+        if records and not self.world.killed:
+            self.world.objects.pop(records[which % len(records)])
+        self.happens(count)
+
+    @rule(count=looks)
+    def the_second_copies_are_deleted(self, count: int) -> None:
+        self.world.objects.pop(("ConfigMap", "chat-revisions"), None)
         self.happens(count)
 
     @rule(count=looks)

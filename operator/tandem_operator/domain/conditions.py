@@ -15,7 +15,7 @@ from tandem_operator.domain.actions import Outcome, Verb
 from tandem_operator.domain.bounds import fitted
 from tandem_operator.domain.decision import CheckVerdict, Decision, GateResult, GateVerdict
 from tandem_operator.domain.nested import items, text
-from tandem_operator.domain.observed import Observed, Pod
+from tandem_operator.domain.observed import NO_ANSWER, Observed, Pod
 from tandem_operator.domain.progress import Progress, SpeculationReason, SpeculationState, Stage
 from tandem_operator.domain.revision import Role, RoleHash
 from tandem_operator.domain.views import View, percent_of
@@ -149,7 +149,7 @@ def _gateway_ready(view: View) -> GateResult:
     mute = view.seen.mute()
     if mute:
         words = f"{', '.join(mute)}: ready, but does not answer the operator, which cannot tell what policy it follows"
-        return GateResult(_FALSE, "NoAnswer", words)
+        return GateResult(_FALSE, NO_ANSWER, words)
     return _counted(view, Role.GATEWAY, None, view.decision.spec.gateway.replicas)
 
 

@@ -41,6 +41,7 @@ KIND = "SpeculativeDeployment"
 LIVE_ANNOTATION = "tandem.dev/live"
 POLICY_KEY = "policy.json"
 EVIDENCE_KEY = "evidence.json"
+REVISIONS_KEY = "revisions.json"
 DATA_VERSION = 1
 
 PROGRESS_DEADLINE_SECONDS = 90_000
@@ -237,6 +238,11 @@ def policy_config_map(owner: Owner, policy: JsonObject) -> JsonObject:
 def evidence_config_map(owner: Owner, evidence: JsonObject) -> JsonObject:
     """What gateways that are gone had counted."""
     return _config_map(owner, f"{owner.name}-evidence", EVIDENCE_KEY, evidence)
+
+
+def revisions_config_map(owner: Owner, kept: JsonObject) -> JsonObject:
+    """The records of what is in use, a second time."""
+    return _config_map(owner, f"{owner.name}-revisions", REVISIONS_KEY, kept)
 
 
 def role_name(owner: Owner, role: Role, role_hash: RoleHash) -> str:

@@ -6,13 +6,14 @@ gave them (without managedFields), and read here through small views; pods are r
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from tandem_operator.domain import progress, record
+from tandem_operator.domain.manifests import REVISIONS_KEY
 from tandem_operator.domain.nested import items, mapping, number, text, texts
 from tandem_operator.domain.progress import Progress
 from tandem_operator.domain.readings import Reading
@@ -26,6 +27,9 @@ Found = TypeVar("Found")
 
 MUTE_AFTER = timedelta(seconds=30)
 """A gateway that is ready and does not answer the operator for so long is mute, and replaced where another answers."""
+
+NO_ANSWER = "NoAnswer"
+"""The reason of `GatewayReady` where gateways are mute; its message begins with their names and a colon."""
 
 GROUP = "tandem.dev"
 LABEL_DEPLOYMENT = f"{GROUP}/deployment"
@@ -240,10 +244,18 @@ class Observed:
         return next(map(read_workload, found), None)
 
     @property
+    def records(self) -> tuple[Child, ...]:
+        """The ControllerRevisions, and in place of one that was deleted while it is in use its second copy."""
+        stored = tuple(self.of_kind("ControllerRevision"))
+        names = {child.name for child in stored}
+        copies = map(Child, items(self.config("revisions", REVISIONS_KEY), "revisions"))
+        return (*stored, *(copy for copy in copies if copy.name not in names))
+
+    @property
     def revisions(self) -> tuple[StoredRevision, ...]:
         """Oldest first."""
         prefix = f"{self.resource.name}-"
-        stored = (read_revision(child, prefix) for child in self.of_kind("ControllerRevision"))
+        stored = (read_revision(child, prefix) for child in self.records)
         return tuple(sorted(stored, key=lambda revision: revision.number))
 
     @property
@@ -294,8 +306,19 @@ class Observed:
         return tuple(sorted(late, key=lambda pod: pod.name))
 
     def mute(self) -> tuple[str, ...]:
-        """The gateways that have not answered for so long that it is no single look that went wrong."""
-        return tuple(sorted(name for name, since in self.silent.items() if self.now - since >= MUTE_AFTER))
+        """The gateways that have not answered for so long that it is no single look that went wrong.
+
+        An operator that was started anew has watched for less: whom status names as mute, and who is, was so before.
+        """
+        told = self._told_mute
+        return tuple(
+            sorted(name for name, since in self.silent.items() if self.now - since >= MUTE_AFTER or name in told)
+        )
+
+    @property
+    def _told_mute(self) -> Sequence[str]:
+        found = (item for item in items(self.resource.status, "conditions") if text(item, "reason") == NO_ANSWER)
+        return [name for item in found for name in text(item, "message").partition(":")[0].split(", ")]
 
     def of_role(self, role: Role) -> tuple[Pod, ...]:
         return tuple(pod for pod in self.pods if pod.role is role and not pod.leaving)

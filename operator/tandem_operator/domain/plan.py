@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
-from tandem_operator.domain import drift, manifests, progress, record
+from tandem_operator.domain import archive, drift, manifests, progress, record
 from tandem_operator.domain.actions import Action, Plan, Verb
 from tandem_operator.domain.alerts import PREFIX
 from tandem_operator.domain.decision import Decision, JsonObject, PodsWanted
@@ -52,7 +52,12 @@ def plan(decision: Decision, seen: Observed) -> Plan:
         return Plan()
     owner = Owner(name=seen.resource.name, namespace=seen.resource.namespace, uid=seen.resource.uid)
     data = _revision_data(decision, seen, spec, owner)
-    before = [*_evidence(decision, owner), *_progress(decision, seen), *_marks(decision, seen, owner)]
+    before = [
+        *_evidence(decision, owner),
+        *_progress(decision, seen),
+        *_marks(decision, seen, owner),
+        *_lost(seen, owner),
+    ]
     wanted = list(_children(decision, seen, spec, owner, data))
     written = [action for action in (_apply(body, seen, why) for body, why in wanted) if action is not None]
     after = [] if written else [*_goodbye(decision, seen, owner)]
@@ -97,6 +102,11 @@ def _annotate(kind: str, name: str, annotations: Mapping[str, str | None], why: 
 # Revisions
 
 
+def _lost(seen: Observed, owner: Owner) -> Iterator[Action]:
+    for body in archive.lost(seen, owner):
+        yield Action(Verb.CREATE, "ControllerRevision", _name(body), "it is in use, and its record was deleted", body)
+
+
 def _revision_data(decision: Decision, seen: Observed, spec: Spec, owner: Owner) -> Mapping[str, JsonObject]:
     """The data of every revision by name, that of the new one rendered now."""
     stored = {str(revision.name): revision.data for revision in seen.revisions}
@@ -131,6 +141,7 @@ def _children(
     policy = _policy(decision, seen, owner)
     early = seen.child("ConfigMap", manifests.policy_name(owner)) is None or _are_made(decision, seen, owner, data)
     why = f"policy {number(decision.policy, 'number')}: {_weights(decision)}"
+    yield archive.copied(decision, seen, owner, data), "the records of what is in use are kept twice"
     yield manifests.gateway_account(owner), "gateways read their policy under it"
     yield manifests.gateway_role(owner), "gateways read their policy and pods"
     yield manifests.gateway_role_binding(owner), "gateways read their policy and pods"
