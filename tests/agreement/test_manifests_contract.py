@@ -102,7 +102,9 @@ def test_names_and_labels_are_the_contracts() -> None:
     ]
     assert [child["metadata"]["name"] for child, _ in named] == [name for _, name in named]
     for _, name in named:
-        told = name.replace(DATA["target"], "<hash>").replace(DATA["draft"], "<hash>").replace("NAME", "<name>")
+        told = (
+            name.replace(str(DATA["target"]), "<hash>").replace(str(DATA["draft"]), "<hash>").replace("NAME", "<name>")
+        )
         assert f"`{told}`" in CONTRACT
     labels = set(re.findall(r"`((?:app\.kubernetes\.io|tandem\.dev)/[a-z-]+): ", CONTRACT))
     assert set(TARGET["metadata"]["labels"]) == labels
