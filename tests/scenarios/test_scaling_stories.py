@@ -62,3 +62,16 @@ def test_scaling_in_the_middle_of_a_canary_moves_both_drafts_and_not_the_canarys
     world.run_until(lambda seen: seen.stable == v2)
     world.run_until(settled, within=120)
     assert world.status["replicas"] == 20
+
+
+def test_a_canary_beside_a_stable_that_is_scaled_to_nothing_waits_until_it_is_scaled_up() -> None:
+    world = installed(QUICK, rate=8)
+    world.edit(target__replicas=0, target__model__revision="2" * 40)
+    world.run(120)
+    canary = world.progress.rollout.revision
+    assert (stage(world), weights(world)[canary]) == (Stage.PREPARING, 0)
+    world.edit(target__replicas=2)
+    world.tick(1)
+    assert weights(world)[canary] == 0
+    world.run_until(lambda seen: stage(seen) is Stage.STEPPING, within=300)
+    assert weights(world)[canary] == 10

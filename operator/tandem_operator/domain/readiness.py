@@ -18,14 +18,17 @@ def installed(at: Situation, revision: str) -> bool:
 
 
 def pods_are_there(at: Situation, course: Course) -> bool:
-    """The canary's own pods are ready, as many as its step needs, and every gateway reaches them."""
+    """The canary's own pods are ready, as many as its step needs, and every gateway reaches them.
+
+    While the object is scaled to nothing a canary beside stable waits: nobody can be sent to it, and nothing seen.
+    """
     moved = course.progress.rollout
     pair = at.pair(moved.revision)
     if pair is None or moved.revision not in at.revisions or not loading.is_done(at, moved.revision):
         return False
     targets = rollout.canary_replicas(moved, at.spec.canary, at.spec.target.replicas)
     drafts = rollout.canary_replicas(moved, at.spec.canary, at.spec.draft_replicas)
-    needs = [(Role.TARGET, pair.target, 1 if moved.surge.shares_target else targets)]
+    needs = [(Role.TARGET, pair.target, 1 if moved.surge.shares_target else max(1, targets))]
     if pair.draft is not None:
         needs.append((Role.DRAFT, pair.draft, drafts))
     return all(at.ready(*need[:2]) >= need[2] and at.admitted(*need) for need in needs)
