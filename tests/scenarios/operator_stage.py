@@ -24,7 +24,6 @@ ADDRESS = (Kind.SPECULATIVE_DEPLOYMENT, "llm", "chat")
 V2 = "2" * 40
 CHILDREN = [
     (Kind.CONTROLLER_REVISION, "chat-"),
-    (Kind.CONFIG_MAP, "chat-revisions"),
     (Kind.SERVICE_ACCOUNT, "chat-gateway"),
     (Kind.ROLE, "chat-gateway"),
     (Kind.ROLE_BINDING, "chat-gateway"),
@@ -36,6 +35,8 @@ CHILDREN = [
     (Kind.POD_DISRUPTION_BUDGET, "chat-gateway"),
     (Kind.POD_DISRUPTION_BUDGET, "chat-target-"),
 ]
+"""Of a first look, in the order of writing."""
+ONCE_STABLE = [(Kind.CONFIG_MAP, "chat-revisions")]
 
 
 class KilledError(Exception):
@@ -163,8 +164,9 @@ def command(stage: Stage, name: str, value: str) -> None:
 
 def family(kind: Kind, name: str) -> tuple[Kind, str]:
     """A child's name without its hash."""
-    return next((known for known in CHILDREN if known[0] is kind and name == known[1]), None) or next(
-        known for known in CHILDREN if known[0] is kind and name.startswith(known[1])
+    every = (*CHILDREN, *ONCE_STABLE)
+    return next((known for known in every if known[0] is kind and name == known[1]), None) or next(
+        known for known in every if known[0] is kind and name.startswith(known[1])
     )
 
 
@@ -192,11 +194,12 @@ TIMES = (
     "draftReadySince",
 )
 STAMPS = ("tandem.dev/changed-at", "tandem.dev/stable-since", "tandem.dev/applied")
-RECORD = "tandem.dev/record"
+JSON = ("tandem.dev/record", "revisions.json")
+"""Texts that are compared as what they say."""
 
 
 def _timeless(value: Any) -> Any:
     if isinstance(value, dict):
-        read = {key: json.loads(held) if key == RECORD else held for key, held in value.items()}
+        read = {key: json.loads(held) if key in JSON else held for key, held in value.items()}
         return {key: _timeless(held) for key, held in read.items() if key not in (*TIMES, *STAMPS)}
     return [_timeless(item) for item in value] if isinstance(value, list) else value

@@ -112,7 +112,7 @@ def test_a_lost_record_of_what_serves_is_failed_also_in_the_middle_of_a_canary()
     world = installed(BRIEF)
     push(world, V2)
     world.run_until(lambda seen: stage(seen) is Stage.STEPPING)
-    del world.objects["ControllerRevision", f"chat-{world.stable}"]
+    del world.objects["ControllerRevision", f"chat-{world.stable}"], world.objects["ConfigMap", "chat-revisions"]
     assert life(world, 60) == [MOVES, FAILED]
 
 

@@ -3,7 +3,17 @@
 import json
 from typing import Any
 
-from tests.scenarios.operator_stage import CHILDREN, V2, KilledError, Stage, command, final, look_until, nth
+from tests.scenarios.operator_stage import (
+    CHILDREN,
+    ONCE_STABLE,
+    V2,
+    KilledError,
+    Stage,
+    command,
+    final,
+    look_until,
+    nth,
+)
 
 from tandem_operator.ports import Kind
 
@@ -17,7 +27,7 @@ async def test_a_kill_at_any_write_of_an_installation_ends_in_the_same_state_wit
         await stage.settle()
         assert final(stage) == expected, number
         applied = [(kind, name) for verb, kind, name in stage.cluster.writes if verb == "apply"]
-        assert len(applied) == len(CHILDREN), number
+        assert len(applied) == len(CHILDREN) + len(ONCE_STABLE), number
 
 
 async def walk(stage: Stage) -> Stage:

@@ -141,7 +141,8 @@ def _children(
     policy = _policy(decision, seen, owner)
     early = seen.child("ConfigMap", manifests.policy_name(owner)) is None or _are_made(decision, seen, owner, data)
     why = f"policy {number(decision.policy, 'number')}: {_weights(decision)}"
-    yield archive.copied(decision, seen, owner, data), "the records of what is in use are kept twice"
+    if decision.stable:
+        yield archive.copied(decision, seen, owner, data), "the records of what is in use are kept twice"
     yield manifests.gateway_account(owner), "gateways read their policy under it"
     yield manifests.gateway_role(owner), "gateways read their policy and pods"
     yield manifests.gateway_role_binding(owner), "gateways read their policy and pods"
