@@ -5,23 +5,21 @@ two addresses, the folder of the tokenizer and a file. It says `ready`, serves u
 writes down what it took: for each stream its rounds, each as when the guess was asked for, when it was ready, when the
 verdict was asked for, when that was ready, in seconds of the clock that all processes of a machine share.
 
-Only the engines are replaced. The servers, the wire, the messages, the event loop and the moment at which an answer
-leaves, by a thread that is not the event loop's, are the product's. Every guess is right, so a round of K guesses says
-K + 1 tokens.
+Only the engines are replaced. The servers, the wire, the messages, the event loop, when garbage is looked for and the
+moment at which an answer leaves, by a thread that is not the event loop's, are the product's. Every guess is right, so
+a round of K guesses says K + 1 tokens.
 """
 
 import asyncio
 import json
-import signal
 import sys
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-
-import uvloop
 
 from benchmarks.stage.alarms import Alarms
 from benchmarks.stage.prompts import VOCABULARY, Told, told_by
@@ -41,6 +39,7 @@ from tandem_runtime.domain.tokens import (
     Verdict,
     VerifyRound,
 )
+from tandem_runtime.main import until_signalled
 from tandem_runtime.model_folder import tokenizer_digest_of
 from tandem_runtime.tokenizer import FolderTokenizer
 from tandem_runtime.wire.roles import DraftRole, Role, TargetRole
@@ -142,9 +141,7 @@ class TimedDraft(Timed):
         return (True,) * len(request.ids)
 
 
-async def serve(addresses: tuple[str, str], folder: Path, log: Log) -> None:
-    ending = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ending.set)
+async def serve(addresses: tuple[str, str], folder: Path, log: Log, ending: asyncio.Event) -> None:
     tokens = FolderTokenizer(folder).continuation(TEXT)
     capable = Capabilities("timed", tokenizer_digest_of(folder), VOCABULARY, LENGTH, "Bitwise")
     async with AsyncExitStack() as stack:
@@ -162,7 +159,7 @@ async def serve(addresses: tuple[str, str], folder: Path, log: Log) -> None:
 def main() -> None:
     target, draft, folder, written = sys.argv[1:]
     log = Log()
-    uvloop.run(serve((target, draft), Path(folder), log))
+    until_signalled(partial(serve, (target, draft), Path(folder), log))
     Path(written).write_text(json.dumps(log.rounds))
 
 

@@ -11,7 +11,6 @@ turn of the loop share a frame. The peers wake as the timed engines do, from a t
 
 import asyncio
 import json
-import signal
 import struct
 import sys
 import time
@@ -22,12 +21,12 @@ from pathlib import Path
 from typing import Final, NamedTuple, cast
 
 import grpc.aio
-import uvloop
 
 from benchmarks.stage.alarms import Alarms
 from benchmarks.stage.engines import MILLISECONDS, Log
 from benchmarks.stage.prompts import Told, told_by
 from tandem_runtime.discovery import ENGINE_PORT
+from tandem_runtime.main import until_signalled
 from tandem_runtime.wire import transport
 from tandem_runtime.wire.outbox import Outbox
 
@@ -132,7 +131,7 @@ class Server:
         outbox.put(DOWN.pack(stream))
 
 
-async def serve_engines(target: str, draft: str, log: Log) -> None:
+async def serve_engines(target: str, draft: str, log: Log, ending: asyncio.Event) -> None:
     async with AsyncExitStack() as stack:
         alarms = stack.enter_context(Alarms())
         for address in (target, draft):
@@ -143,26 +142,20 @@ async def serve_engines(target: str, draft: str, log: Log) -> None:
             server.add_insecure_port(f"{address}:{ENGINE_PORT}")
             await server.start()
             stack.push_async_callback(server.stop, None)
-        await until_ended()
+        print("ready", flush=True)
+        await ending.wait()
 
 
-async def serve_gateway(addresses: tuple[str, str], port: int, k: int) -> None:
+async def serve_gateway(addresses: tuple[str, str], port: int, k: int, ending: asyncio.Event) -> None:
     target, draft = peers = Peer(), Peer()
     talking = [asyncio.create_task(peer.converse(address)) for peer, address in zip(peers, addresses, strict=True)]
     server = await asyncio.get_running_loop().create_server(partial(Caller, target, draft, k), "127.0.0.1", port)
     async with server:
-        await until_ended()
+        print("ready", flush=True)
+        await ending.wait()
     for each in talking:
         each.cancel()
     await asyncio.wait(talking)
-
-
-async def until_ended() -> None:
-    """Say `ready`, and return at SIGTERM."""
-    ending = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ending.set)
-    print("ready", flush=True)
-    await ending.wait()
 
 
 def main() -> None:
@@ -170,10 +163,10 @@ def main() -> None:
     role, target, draft = next(words), next(words), next(words)
     if role == "engines":
         log = Log()
-        uvloop.run(serve_engines(target, draft, log))
+        until_signalled(partial(serve_engines, target, draft, log))
         Path(next(words)).write_text(json.dumps(log.rounds))
     else:
-        uvloop.run(serve_gateway((target, draft), int(next(words)), int(next(words))))
+        until_signalled(partial(serve_gateway, (target, draft), int(next(words)), int(next(words))))
 
 
 if __name__ == "__main__":
