@@ -109,8 +109,8 @@ class _Http(HttpToolsProtocol):
         self._request_limit.begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._request_limit.end()
-        self._stall_limit.end()
+        self._request_limit.close()
+        self._stall_limit.close()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -196,9 +196,18 @@ class _Limit:
             self._timer.cancel()
             self._timer = None
 
+    def close(self) -> None:
+        """Let go of what holds this limit, which else would be left to the search for garbage, and all it holds."""
+        self.end()
+        self._then = _do_nothing
+
     def _reach(self) -> None:
         self._timer = None
         self._then()
+
+
+def _do_nothing() -> None:
+    pass
 
 
 class _Server(uvicorn.Server):

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import errno
+import gc
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -10,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tandem_runtime.admin import MOST_HEAD_BYTES, admin_app, http_server
 
@@ -134,3 +137,32 @@ async def test_requests_that_are_longer_together_than_a_head_may_be_are_served_o
         ]
         long = [await client.get(f"http://127.0.0.1:{port}/healthz", headers={"x": "x" * 30_000}) for _ in range(3)]
     assert [reply.status_code for reply in (*replies, *long)] == [200] * 6
+
+
+async def test_a_connection_that_ended_is_gone_without_a_search_for_garbage() -> None:
+    """A gateway looks for garbage rarely, and a connection holds buffers."""
+    app = admin_app(trouble=lambda: None, registry=CollectorRegistry())
+    async with http_server(app, host="127.0.0.1", port=0) as port, asyncio.timeout(10):
+        with _no_search_for_garbage():
+            before = _connections()
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            assert (await reader.read()).endswith(b"ok\n")
+            writer.close()
+            while _connections() > before:
+                await asyncio.sleep(0.01)
+
+
+@contextlib.contextmanager
+def _no_search_for_garbage() -> Iterator[None]:
+    """Nor any left of what went before."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _connections() -> int:
+    return sum(isinstance(each, HttpToolsProtocol) for each in gc.get_objects())
