@@ -56,6 +56,10 @@ DRAFTERS: Mapping[str, tuple[Drafter, ...]] = {
 """Which lookups propose, by --drafter; with --draft its model does too."""
 MOST_DRAFT_TOKENS, MOST_LOOKUP_TOKENS = 8, 16
 """What is looked up costs nothing to propose."""
+NEW_OBJECTS = 100_000
+"""So many more than were freed before garbage is looked for, by the usual 700 a tenth of a gateway's time. All streams
+wait for a look, and 256 that are under way keep more than half of this. Only requests whose callers leave make garbage,
+150 objects each: some 20 MB in all (decision 0026)."""
 
 
 class SystemClock:
@@ -117,7 +121,7 @@ def until_signalled(serve: Callable[[asyncio.Event], Awaitable[None]]) -> None:
         await serve(ending)
 
     gc.freeze()  # what the libraries hold for good is not looked through again while every stream waits
-    gc.set_threshold(10_000)  # by the usual 700 a tenth of a gateway's time went into that: requests leave none
+    gc.set_threshold(NEW_OBJECTS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run())
 
