@@ -318,7 +318,7 @@ def _run_gateway(arguments: argparse.Namespace, settings: Settings) -> int:
         role_tls=arguments.role_tls,
         kubeconfig=settings.kubeconfig,
         limits=_limits(arguments),
-        listening=_listening(arguments),
+        listening=_listening(arguments, settings),
     )
 
     async def serve(ending: asyncio.Event) -> None:
@@ -335,7 +335,7 @@ def _limits(arguments: argparse.Namespace) -> "Limits":
     return Limits(sessions=arguments.max_requests)
 
 
-def _listening(arguments: argparse.Namespace, *, notice_seconds: float = 3.0) -> "Listening":
+def _listening(arguments: argparse.Namespace, settings: Settings, *, notice_seconds: float = 3.0) -> "Listening":
     from tandem_runtime.gateway.server import Listening  # noqa: PLC0415  # only for who serves
 
     return Listening(
@@ -345,6 +345,7 @@ def _listening(arguments: argparse.Namespace, *, notice_seconds: float = 3.0) ->
         notice_seconds=notice_seconds,
         grace_seconds=arguments.grace_seconds,
         records=arguments.records,
+        traced=settings.traced,
     )
 
 
@@ -403,12 +404,12 @@ def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _run_serve(arguments: argparse.Namespace, _settings: Settings) -> int:
+def _run_serve(arguments: argparse.Namespace, settings: Settings) -> int:
     pair_named = " and ".join(model for model in (arguments.target, arguments.draft) if model is not None)
     print(f"loading {pair_named}", flush=True)  # importing torch alone can take half a minute
     from tandem_runtime import serve as pair  # noqa: PLC0415  # engines and HTTP, only for who serves
 
-    options = _pair_options(arguments)
+    options = _pair_options(arguments, settings)
 
     async def serve(ending: asyncio.Event) -> None:
         started = asyncio.get_running_loop().create_future()
@@ -419,7 +420,7 @@ def _run_serve(arguments: argparse.Namespace, _settings: Settings) -> int:
     return 0
 
 
-def _pair_options(arguments: argparse.Namespace) -> "PairOptions":
+def _pair_options(arguments: argparse.Namespace, settings: Settings) -> "PairOptions":
     from tandem_runtime.serve import PairOptions  # noqa: PLC0415  # engines and HTTP, only for who serves
 
     lookups = _lookups(arguments)
@@ -447,7 +448,7 @@ def _pair_options(arguments: argparse.Namespace) -> "PairOptions":
         control=policy.ControlPolicy(off_percent=arguments.off_percent),
         exactness=policy.ExactnessPolicy(arguments.replay_basis_points),
         limits=_limits(arguments),
-        listening=_listening(arguments, notice_seconds=0.0),
+        listening=_listening(arguments, settings, notice_seconds=0.0),
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 KUBERNETES_TERMINATION_LOG = "/dev/termination-log"
+TRACES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,8 @@ class Settings:
     """Where Kubernetes reads a container's last words; absent outside of it."""
     kubeconfig: Path | None = None
     """Absent in a pod, whose service account opens the API."""
+    traced: bool = False
+    """Whether OpenTelemetry's variables name who takes spans."""
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
@@ -31,6 +34,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         hugging_face_token=named("HF_TOKEN"),
         hugging_face_endpoint=named("HF_ENDPOINT"),
         kubeconfig=None if named("KUBECONFIG") is None else Path(str(named("KUBECONFIG"))),
+        traced=any(map(named, TRACES)) and named("OTEL_SDK_DISABLED") != "true",
         termination_message_path=_termination_message_path(named("TERMINATION_MESSAGE_PATH")),
     )
 

@@ -167,8 +167,8 @@ class _Proposals:
         ]
 
 
-class _Place:
-    """The rounds of one (revision, arm): plain numbers, found by one look-up, since a round has two dozen of them."""
+class RoundSums:
+    """Of the rounds of one (revision, arm), found by one look-up as they are two dozen numbers, or of one request."""
 
     __slots__ = (
         "by_proposed",
@@ -225,6 +225,9 @@ class _Place:
         if rest > 0:
             self.gateway += rest
 
+    def accepted(self) -> int:
+        return sum(tokens * count for each in self.proposals.values() for tokens, count in each.by_accepted.items())
+
     def stages(self) -> Iterable[tuple[str, float]]:
         return ((stage, getattr(self, stage)) for stage in STAGES)
 
@@ -233,7 +236,7 @@ class _Rounds(Collector):
     """All that is told of rounds."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.places: defaultdict[tuple[str, Arm], _Place] = defaultdict(_Place)
+        self.places: defaultdict[tuple[str, Arm], RoundSums] = defaultdict(RoundSums)
         registry.register(self)
 
     def collect(self) -> Iterable[Metric]:

@@ -14,6 +14,7 @@ from tandem_runtime import main
 from tandem_runtime.domain.tokens import Drafter
 from tandem_runtime.native_lessons import beginning
 from tandem_runtime.serve import serve_pair
+from tandem_runtime.settings import read_settings
 
 PAIRS = Path(__file__).parents[2] / "examples" / "pairs"
 TARGET, DRAFT = PAIRS / "target", PAIRS / "draft-good"
@@ -24,7 +25,7 @@ SAID = "The statement guarantees that if the statement returns, the statement re
 async def serving(*arguments: str) -> AsyncIterator[tuple[httpx.AsyncClient, str]]:
     """A client of the API, and the address of the admin port, while a pair of these options is served."""
     command = ["serve", "--target", str(TARGET), "--port", "0", "--admin-port", "0", "--grace-seconds", "1"]
-    options = main._pair_options(main._parser().parse_args([*command, "--name", "pair", *arguments]))
+    options = main._pair_options(main._parser().parse_args([*command, "--name", "pair", *arguments]), read_settings({}))
     ending, started = asyncio.Event(), asyncio.get_running_loop().create_future()
     async with asyncio.TaskGroup() as group:
         group.create_task(serve_pair(options, clock=main.SystemClock(), ending=ending, started=started))

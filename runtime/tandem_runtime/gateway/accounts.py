@@ -23,7 +23,7 @@ from tandem_runtime.domain.values import value
 from tandem_runtime.gateway.failures import CLIENT_CLOSED, describe_failure
 from tandem_runtime.gateway.replies import CompletionDetails, SpeculationReport
 from tandem_runtime.policy import PolicyInForce
-from tandem_runtime.telemetry import Metrics
+from tandem_runtime.telemetry import Metrics, RoundSums
 
 ANSWERED = (200, 499)
 """Statuses of requests that were served as well as their callers let them be."""
@@ -88,6 +88,8 @@ class Account:
         self._arm = Arm.OFF
         self._rounds = self._proposed = self._accepted = self._rejections = 0
         self._predicted_accepted = self._predicted_rejected = 0
+        self.sums: RoundSums | None = None
+        """Of all rounds, where somebody wants them."""
 
     @property
     def terms(self) -> Terms:
@@ -133,6 +135,8 @@ class Account:
         if round.drafter is Drafter.PREDICTION:
             self._predicted_accepted += round.accepted
             self._predicted_rejected += round.proposed - round.unjudged - round.cut - round.accepted
+        if self.sums is not None:
+            self.sums.add(round)
         terms = self.terms
         self._arm = arm_at(terms.policy, place.pod, wall=round.started)
         self._metrics.add_round(round, revision=terms.revision.name, arm=self._arm)

@@ -33,6 +33,7 @@ from tandem_runtime.gateway.serving import Gateway
 from tandem_runtime.gateway.status import describe_speculation
 
 SESSION_HEADER = "x-tandem-session"
+TRACE_HEADERS = ("traceparent", "tracestate")
 CHANCE_BITS = 64
 TEXTS_KEPT = 1 << 16
 """Texts of single tokens: what a prompt's logprobs name by the ten thousand comes from there but once."""
@@ -174,6 +175,7 @@ class Api:
             stream=bool(parsed.stream),
             wants_usage=parsed.wants_usage,
             session_key=request.headers.get(SESSION_HEADER),
+            caller={name: request.headers[name] for name in TRACE_HEADERS if name in request.headers},
         )
 
     def _authorize(self, request: Request) -> Tenant:

@@ -9,7 +9,7 @@ is an event in the stream, which then ends without `[DONE]`.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -47,9 +47,11 @@ class Call:
     stream: bool
     wants_usage: bool
     session_key: str | None
+    caller: Mapping[str, str]
+    """Its headers of W3C trace context."""
 
     def served_by(self, gateway: Gateway) -> AbstractAsyncContextManager[Reply]:
-        return gateway.answer(self.ask, request_id=self.id, session_key=self.session_key)
+        return gateway.answer(self.ask, request_id=self.id, session_key=self.session_key, caller=self.caller)
 
 
 def report_failure(error: BaseException) -> Failure:

@@ -38,6 +38,8 @@ class Listening:
     grace_seconds: int = 25
     records: Path | None = None
     """Where a line is written for each choice that ended, see `record_file`; None: nowhere."""
+    traced: bool = False
+    """Whether spans are sent, see `spans`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ async def serve_gateway(
     async with (
         _followed(keys, gateway),
         _recorded(listening.records, gateway),
+        _traced(listening.traced, gateway),
         http_server(admin, host=host, port=listening.admin_port) as admin_port,
         http_server(api, host=host, port=listening.port, grace_seconds=listening.grace_seconds) as api_port,
     ):
@@ -99,6 +102,22 @@ async def _recorded(path: Path | None, gateway: Gateway) -> AsyncIterator[None]:
         return
     with opened(path) as gateway.records:
         yield
+
+
+@asynccontextmanager
+async def _traced(traced: bool, gateway: Gateway) -> AsyncIterator[None]:
+    """While the block lasts, to the last answer, spans are told of each request; its end may wait for the network."""
+    if not traced:
+        yield
+        return
+    from tandem_runtime.gateway.spans import tracing  # noqa: PLC0415  # a library only for who is traced
+
+    telling = tracing()
+    gateway.tracing = telling.__enter__()
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(telling.__exit__, None, None, None)
 
 
 @asynccontextmanager

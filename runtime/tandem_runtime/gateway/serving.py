@@ -10,7 +10,7 @@ speculation: a revision without a draft that answers is served at K = 0.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -47,6 +47,7 @@ from tandem_runtime.gateway.replies import CompletionDetails, SpeculationReport
 from tandem_runtime.gateway.seats import Claim, Fleet, Foretold, Seat
 from tandem_runtime.gateway.shadow import Shadow, ShadowJob
 from tandem_runtime.gateway.target_line import TargetLine
+from tandem_runtime.gateway.tracing import Heading, Tracing, traced
 from tandem_runtime.policy import PolicyInForce
 from tandem_runtime.ports import Clock, Tokenizer
 from tandem_runtime.telemetry import Metrics
@@ -84,6 +85,8 @@ class Reply:
         """Since it was looked after last."""
         self._looking: asyncio.TimerHandle | None = None
         self.choices: list[Choice] = []
+        self.seated_at: float | None = None
+        """When all choices had their places, by the monotonic clock."""
         self._prompts_read = [asyncio.Event() for _ in ask.prompts]
         self._reader = asyncio.current_task()
 
@@ -219,6 +222,8 @@ class Gateway:
         self.looks = Looks()
         self.records: RecordFile | None = None
         """Where what is kept of finished choices is written, if it is."""
+        self.tracing: Tracing | None = None
+        """Whom spans are told, if anybody."""
         books.metrics.watch_room(lambda: self.sessions, lambda: self.waiting)
 
     @property
@@ -270,20 +275,27 @@ class Gateway:
         return Beliefs(self.segments, _segment(revision, request), self.looks)
 
     @asynccontextmanager
-    async def answer(self, ask: Ask, *, request_id: str, session_key: str | None) -> AsyncIterator[Reply]:
-        """Serve `ask`. Raises BadRequest, ModelNotServed, Overloaded, TargetLost, and what engines raise."""
+    async def answer(
+        self, ask: Ask, *, request_id: str, session_key: str | None, caller: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Reply]:
+        """Serve `ask`; `caller` has its headers of trace context.
+
+        Raises BadRequest, ModelNotServed, Overloaded, TargetLost, and what engines raise.
+        """
         with refusals_counted(self.books.metrics):
             assignment = self._assignment(ask, request=request_id, session=session_key or ask.user)
         account = Account(assignment, self.in_force, ledger=self.books.ledger, metrics=self.books.metrics)
         guest = Guest(ask.tenant, ask.weight, ask.quota, ask.sessions, ask.prompt_tokens, ask.choices_field)
         until = self.clock.monotonic() + self.limits.wait_seconds
         reply = Reply(ask, account, clock=self.clock, charge=partial(self._house.charge, guest))
-        with closed_by_its_end(account):
+        heading = Heading(request_id, caller or {})
+        with closed_by_its_end(account), traced(self.tracing, heading, reply, account, self.clock):
             async with self._house.admitted(guest):
                 if ask.tenant in self._revoked:  # while it was read, or waited
                     raise _revoked()
                 with _left(reply.choices), self._recorded(reply, assignment, request_id):
                     self._seat(reply, ask, account, until, request_id)
+                    reply.seated_at = self.clock.monotonic()
                     async with self._running(reply, assignment):
                         yield reply
                     if ask.tenant not in self._revoked:  # while its last choice was let go
