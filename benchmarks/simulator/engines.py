@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from benchmarks.simulator.acceptance import WRONG, Acceptance, truth
-from benchmarks.simulator.stations import Need, Station, Took
+from benchmarks.simulator.stations import Asker, Need, Station, Took
 from tandem_runtime.domain.batching import Claim
 from tandem_runtime.domain.errors import DraftLost, SessionLost, TandemError
 from tandem_runtime.domain.tokens import (
@@ -87,6 +87,7 @@ class Engine:
 
     async def close(self, session: SessionId) -> None:
         self.sessions.pop(session, None)
+        self.station.forget(session)
 
     def held(self, session: SessionId, lost: type[TandemError]) -> Held:
         if session not in self.sessions:
@@ -103,7 +104,9 @@ class RigTarget(Engine):
     async def verify(self, request: VerifyRound) -> Verdict:
         held, ids, at = self.held(request.session, SessionLost), request.proposal.ids, request.offset
         need = held.needs_up_to(at, len(ids) + 1, len(ids), request.survivals)
-        (took,) = await self.station.meet(held.claim, [need], hop_seconds=self.hop_seconds, used_at=held.used_at)
+        (took,) = await self.station.meet(
+            held.claim, [need], hop_seconds=self.hop_seconds, used_at=held.used_at, asker=Asker(request.session)
+        )
         held.used_at = asyncio.get_running_loop().time() - self.hop_seconds
         held.read -= took.left_out
         ids = ids[: len(ids) - took.left_out]
@@ -127,7 +130,14 @@ class RigTarget(Engine):
 
         first = held.needs_up_to(request.offset, 1)
         rest = [held.needs_up_to(request.offset + step, 1) for step in range(1, request.max_tokens)]
-        job = self.station.begin(held.claim, [first, *rest], told, hop_seconds=self.hop_seconds, used_at=held.used_at)
+        job = self.station.begin(
+            held.claim,
+            [first, *rest],
+            told,
+            hop_seconds=self.hop_seconds,
+            used_at=held.used_at,
+            asker=Asker(request.session, plainly=True),
+        )
         try:
             for _ in range(request.max_tokens):
                 yield await arrived.get()

@@ -2,8 +2,9 @@
 
 Refuses to know models, sessions, and what is computed. It follows `engines.step_loop` and `engines.planning`: short
 needs ride along, long ones are cut into chunks, a job's needs come one after the other, whose turn it is follows
-`domain.batching`, and guesses that are not worth a step's seconds are left out, by what steps were measured to take.
-What it leaves out is memory: nobody is preempted here; and waiting: a step begins as soon as anything is there.
+`domain.batching`, guesses that are not worth a step's seconds are left out, by what steps were measured to take, and a
+step waits for sessions that are about to come back as `domain.gathering` says. What it leaves out is memory: nobody is
+preempted here.
 
 `sessions` bounds how many jobs share a step, as a batch bound of an engine does: without one a step whose cost does not
 grow with its rows could carry any load.
@@ -11,13 +12,14 @@ grow with its rows could carry any load.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from benchmarks.simulator.costs import Part, StepCost
 from tandem_runtime.domain.batching import Claim, Shares
 from tandem_runtime.domain.budget import NOTHING_MEASURED, Offer, kept_slots
+from tandem_runtime.domain.gathering import Gathering, Ready
 from tandem_runtime.domain.tokens import Priority
 from tandem_runtime.engines.planning import RIDE_ALONG_TOKENS, StepSize
 
@@ -51,15 +53,25 @@ class Took:
 Told = Callable[[Took], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """A session as a step may wait for it: one that asks again once its needs are met, or decodes `plainly`."""
+
+    session: Hashable
+    plainly: bool = False
+
+
 @dataclass(slots=True, eq=False)
 class Job:
-    """Needs of one session, met in order; `told` hears of each. The session's last one was met at `used_at`."""
+    """Needs of one session, met in order; `told` hears of each. The session's last one was met at `used_at`. Nobody
+    waits for who is no `asker`."""
 
     claim: Claim
     needs: deque[Need]
     told: Told
     since: float
     used_at: float
+    asker: Asker | None = None
     read: int = 0
     """Tokens of the first need."""
     queue_seconds: float | None = None
@@ -168,10 +180,20 @@ class Station:
         self._costs = NOTHING_MEASURED
         self._ended = 0.0
         """When the last step did."""
+        self._gathering = Gathering()
+        self._alarm: asyncio.TimerHandle | None = None
+        """When a step begins that waits."""
+        self._has_waited = False
         self.usage = Usage()
 
     async def meet(
-        self, claim: Claim, needs: Sequence[Need], *, hop_seconds: float = 0.0, used_at: float | None = None
+        self,
+        claim: Claim,
+        needs: Sequence[Need],
+        *,
+        hop_seconds: float = 0.0,
+        used_at: float | None = None,
+        asker: Asker | None = None,
     ) -> list[Took]:
         """What each need took, when the word that all are met has come back; either way takes `hop_seconds`.
         Cancelling drops them."""
@@ -183,7 +205,7 @@ class Station:
             if len(met) == len(needs):
                 self._loop.call_later(hop_seconds, _settle, done)
 
-        job = self.begin(claim, needs, told, hop_seconds=hop_seconds, used_at=used_at)
+        job = self.begin(claim, needs, told, hop_seconds=hop_seconds, used_at=used_at, asker=asker)
         try:
             await done
         except asyncio.CancelledError:
@@ -199,17 +221,26 @@ class Station:
         *,
         hop_seconds: float = 0.0,
         used_at: float | None = None,
+        asker: Asker | None = None,
     ) -> Job:
         """A job that arrives after `hop_seconds`; `told` is called at the end of the step that met a need."""
         since = self._loop.time() + hop_seconds
-        job = Job(claim, deque(needs), told, since, since if used_at is None else used_at)
+        job = Job(claim, deque(needs), told, since, since if used_at is None else used_at, asker)
         self._loop.call_at(job.since, self._arrive, job)
         return job
 
     def _arrive(self, job: Job) -> None:
-        if job.needs:
-            self._jobs.append(job)
-            self._ask()
+        if not job.needs:
+            return
+        self._jobs.append(job)
+        if job.asker is not None:
+            self._gathering.returned(job.asker.session, job.since)
+        self._has_waited = False
+        self._ask()
+
+    def forget(self, session: Hashable) -> None:
+        """It is closed, and comes back no more."""
+        self._gathering.forget(session)
 
     def drop(self, job: Job) -> None:
         """Forget what is left of it; the step under way goes on."""
@@ -218,9 +249,40 @@ class Station:
             self._jobs.remove(job)
 
     def _ask(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
         if not self._asked:
             self._asked = True
-            self._device.ask_for(self._step, self._order)
+            self._device.ask_for(self._step_or_wait, self._order)
+
+    def _step_or_wait(self) -> None:
+        """Wait, unless that has been done and nobody came; meanwhile the device is another's."""
+        seconds = 0.0 if self._has_waited else self._worth_waiting()
+        self._has_waited = False
+        if seconds > 0:
+            self._asked = False
+            self._alarm = self._loop.call_later(seconds, self._wait_no_more)
+            self._device.leave()
+        else:
+            self._gathering.began()
+            self._step()
+
+    def _wait_no_more(self) -> None:
+        self._has_waited = True
+        self._ask()
+
+    def _worth_waiting(self) -> float:
+        """As `StepLoop` has it; no more than may share the step are waited for."""
+        now, jobs = self._loop.time(), self._jobs
+        costs = self._costs.step_alone(now=now) if self._gathering.expects else None
+        if costs is None or not 0 < len(jobs) < self._sessions:
+            return 0.0
+        if any(job.asker is not None and job.asker.plainly for job in jobs):
+            return 0.0
+        rows = sum(job.missing for job in jobs if job.missing - len(job.slots) <= RIDE_ALONG_TOKENS)
+        urgency = min(job.claim.priority for job in jobs)
+        return 0.0 if rows >= SIZE.rows else self._gathering.wait(Ready(len(jobs), rows, costs, urgency), now)
 
     def _step(self) -> None:
         step = _Step(self._sessions)
@@ -293,7 +355,13 @@ class Station:
         job.read, job.kept, job.queue_seconds, job.forward_seconds = 0, None, None, 0.0
         if not job.needs:
             self.drop(job)
+            self._expect(job)
         job.told(told)
+
+    def _expect(self, job: Job) -> None:
+        asker, urgency = job.asker, job.claim.priority
+        if asker is not None and not asker.plainly and urgency < Priority.BACKGROUND:
+            self._gathering.left(asker.session, self._loop.time(), urgency)
 
 
 def _settle(done: asyncio.Future[None]) -> None:
