@@ -11,10 +11,10 @@ when its cost says so, and what arrives meanwhile waits for the next step, as on
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from benchmarks.simulator.clock import VirtualClock
 from benchmarks.simulator.costs import Part, StepCost
@@ -148,16 +148,20 @@ class SteppedTarget(BatchedTarget):
 
 @dataclass(frozen=True, slots=True)
 class FarTarget:
-    """`ports.TargetEngine` that is `hop_seconds` away. Openings and closings go with other messages."""
+    """`ports.TargetEngine` that is `hop_seconds` away. Nobody waits for a closing, as on the wire."""
 
     engine: TargetEngine
     hop_seconds: float
+    closing: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def capabilities(self) -> Capabilities:
         return await self.engine.capabilities()
 
     async def open(self, request: OpenSession) -> Opened:
-        return await self.engine.open(request)
+        await asyncio.sleep(self.hop_seconds)
+        opened = await self.engine.open(request)
+        await asyncio.sleep(self.hop_seconds)
+        return opened
 
     async def verify(self, request: VerifyRound) -> Verdict:
         await asyncio.sleep(self.hop_seconds)
@@ -175,7 +179,7 @@ class FarTarget:
                 yield verdict
 
     async def close(self, session: SessionId) -> None:
-        await self.engine.close(session)
+        _begin(self.engine.close(session), self.closing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +188,16 @@ class FarDraft:
 
     engine: DraftEngine
     hop_seconds: float
+    closing: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def capabilities(self) -> Capabilities:
         return await self.engine.capabilities()
 
     async def open(self, request: OpenSession) -> Opened:
-        return await self.engine.open(request)
+        await asyncio.sleep(self.hop_seconds)
+        opened = await self.engine.open(request)
+        await asyncio.sleep(self.hop_seconds)
+        return opened
 
     async def propose(self, request: ProposeRound) -> Proposal:
         await asyncio.sleep(self.hop_seconds)
@@ -201,4 +209,10 @@ class FarDraft:
         return await self.engine.score(request)
 
     async def close(self, session: SessionId) -> None:
-        await self.engine.close(session)
+        _begin(self.engine.close(session), self.closing)
+
+
+def _begin(work: Coroutine[Any, Any, None], under_way: set[asyncio.Task[None]]) -> None:
+    task = asyncio.get_running_loop().create_task(work)
+    under_way.add(task)
+    task.add_done_callback(under_way.discard)
