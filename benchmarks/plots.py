@@ -155,14 +155,43 @@ def capacity(samples: Mapping[str, Any], figures: Figures, path: Path) -> None:
         _bars(axes, {"plain": ratio / over_plain, "co-located": 1.0, "offloaded": ratio, "bound": figures["bound"]})
 
 
+def rig_overlap(samples: Mapping[str, Any], figures: Figures, path: Path) -> None:
+    """Drafting ahead, with the share of proposals that were ready, beside drafting on demand."""
+
+    def bars(names: Sequence[str]) -> dict[str, float]:
+        ahead = {f"{name}, ahead ({figures[f'hit_rate_{name}']:.0%} ready)": f"speedup_{name}" for name in names}
+        both = ahead | {f"{name}, on demand": f"sequential_{name}" for name in names}
+        return {told: figures[both[told]] for told in sorted(both)}
+
+    pairs = [name for name in samples if name.endswith("_pair")]
+    panels = {
+        "rows of a stated acceptance: speed-up over plain decoding": bars([n for n in samples if n not in pairs]),
+        "rows of the trained pair": bars(pairs),
+    }
+    _bar_panels(path, panels)
+
+
+def fairness(samples: Mapping[str, Any], figures: Figures, path: Path) -> None:
+    """What the honest tenant has beside one that asks for much more; the line is what it should have."""
+    held = {name: figures[f"{name}_share"] for name in samples}
+    first_come = {name: figures[f"{name}_share_first_come"] for name in held if f"{name}_share_first_come" in figures}
+    panels = {
+        "fair shares: the honest tenant's share of rows (three quarters at 3 to 1)": held,
+        "whoever comes first": first_come,
+    }
+    _bar_panels(path, panels, mark=0.5)
+
+
 PLOTS: Mapping[str, Callable[[Mapping[str, Any], Figures, Path], None]] = {
     "rig_sequential": rig_sequential,
+    "rig_overlap": rig_overlap,
     "controller": controller,
     "drafters": drafters,
     "segments": segments,
     "never_worse": never_worse,
     "disable_latency": disable_latency,
     "capacity": capacity,
+    "fairness": fairness,
 }
 
 
