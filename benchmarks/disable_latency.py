@@ -9,6 +9,12 @@ is .85 again.
     seconds_p95       the same in seconds
     back_tokens_p95   tokens from the rise until a K > 0 is chosen because it pays: a probe is none
 
+At .3 a draft has hope, and is listened to as ever. At 0 it has none, and is listened to the more seldom the longer that
+lasts (`domain.cells`); in as many trials acceptance falls to 0 and stays there for 4,000 tokens and up to 1,000 more,
+drawn by chance, by which the wait between two looks is as long as it gets:
+
+    back_tokens_hopeless_p95   the same tokens, from a rise out of that
+
 That is the runtime's part. The operator's own is to tell every gateway (`benchmarks.operator_latency`), in as many
 trials over the simulated world, where acceptance falls from .85 to .15 while requests come twice a second:
 
@@ -38,11 +44,26 @@ from benchmarks.simulator.world import Setting, World
 from tandem_runtime.domain.lookahead import Rule
 
 SEED, TRIALS = 41, 60
-GOOD, BAD = 0.85, 0.3
-SETTLED_ROUNDS, BAD_TOKENS = 150, 400
+GOOD, SETTLED_ROUNDS = 0.85, 150
 SATURATED_RUNS = 5
-LONGEST_ROUNDS = 4000
+LONGEST_ROUNDS = 12_000
 """A trial that has not ended by then counts as it stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fall:
+    """To which acceptance, for so many tokens after K = 0 and up to `more` by chance."""
+
+    alpha: float
+    tokens: int
+    more: int = 0
+
+    def lasts(self, chance: random.Random) -> int:
+        return self.tokens + (chance.randrange(self.more) if self.more else 0)
+
+
+COLLAPSE = Fall(0.3, 400)
+HOPELESS = Fall(0.0, 4000, more=1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +82,8 @@ class Course:
     world: World
     rule: Watched
     falls_at: int
+    bad: float
+    bad_tokens: int
     off_at: int | None = None
     off_seconds: float = 0.0
     rises_at: int | None = None
@@ -69,7 +92,7 @@ class Course:
     def alpha(self) -> float:
         """Of the moment."""
         fallen = len(self.world.books.rounds) >= self.falls_at and self.rises_at is None
-        return BAD if fallen else GOOD
+        return self.bad if fallen else GOOD
 
     def note(self) -> None:
         """After each choice of K."""
@@ -82,7 +105,7 @@ class Course:
                 self.off_at = now
                 self.off_seconds = self.world.clock.monotonic() - self.world.books.rounds[self.falls_at - 1].at
         elif self.rises_at is None:
-            self.rises_at = now if self._tokens(self.off_at) >= BAD_TOKENS else None
+            self.rises_at = now if self._tokens(self.off_at) >= self.bad_tokens else None
         elif self.back_at is None and rule is Rule.PAYS:
             self.back_at = now
 
@@ -93,24 +116,25 @@ class Course:
         """What came of it. Raises ValueError where K never was 0."""
         now = len(self.world.books.rounds)
         if self.off_at is None or self.rises_at is None:
-            raise ValueError(f"K was never 0 in {now} rounds at acceptance {BAD}")
+            raise ValueError(f"K was never 0 in {now} rounds at acceptance {self.bad}")
         return Trial(self.off_at - self.falls_at, self.off_seconds, self._tokens(self.rises_at, self.back_at))
 
     def _tokens(self, since: int, until: int | None = None) -> int:
         return sum(seen.round.emitted for seen in self.world.books.rounds[since:until])
 
 
-def trial(number: int) -> Trial:
+def trial(number: int, fall: Fall = COLLAPSE) -> Trial:
     async def main() -> Trial:
         seed = SEED * 1000 + number
-        falls_at = SETTLED_ROUNDS + random.Random(seed).randrange(100)
+        drawn = random.Random(seed)
+        falls_at = SETTLED_ROUNDS + drawn.randrange(100)
         rule = Watched()
 
         def alpha() -> float:
             return course.alpha()
 
         world = World(Setting(seed=seed), acceptance=Regimes(alpha, seed), lookahead=rule)
-        course = Course(world, rule, falls_at)
+        course = Course(world, rule, falls_at, fall.alpha, fall.lasts(drawn))
         rule.told = course.note
         await world.one_after_another(LONGEST_ROUNDS, until=course.is_over)
         return course.trial()
@@ -131,8 +155,10 @@ def p95(values: list[float]) -> float:
 
 def main() -> None:
     trials = [trial(number) for number in range(TRIALS)]
+    hopeless = [trial(number, HOPELESS) for number in range(TRIALS)]
     rounds = [float(one.rounds) for one in trials]
     back = [float(one.back_tokens) for one in trials]
+    back_from_none = [float(one.back_tokens) for one in hopeless]
     seconds = [one.seconds for one in trials]
     figures = {
         "rounds_p50": statistics.median(rounds),
@@ -140,6 +166,8 @@ def main() -> None:
         "seconds_p95": round(p95(seconds), 4),
         "back_tokens_p50": statistics.median(back),
         "back_tokens_p95": p95(back),
+        "back_tokens_hopeless_p50": statistics.median(back_from_none),
+        "back_tokens_hopeless_p95": p95(back_from_none),
     }
     told = [off_after(SEED * 1000 + number) for number in range(TRIALS)]
     figures |= {"operator_s": max(told), "operator_p95_s": p95(told)}
@@ -152,6 +180,10 @@ def main() -> None:
         f"back after {figures['back_tokens_p50']:.0f} tokens, p95 {figures['back_tokens_p95']:.0f} (must be 30, aim 20)"
     )
     print(
+        f"from a hopeless draft after {figures['back_tokens_hopeless_p50']:.0f} tokens, p95"
+        f" {figures['back_tokens_hopeless_p95']:.0f}"
+    )
+    print(
         f"policy off after {figures['operator_p95_s']:.0f} s in 19 of 20 trials, {figures['operator_s']:.0f} s at most"
         f" (must be {WINDOW_SECONDS + SLACK_SECONDS:.0f})"
     )
@@ -160,7 +192,12 @@ def main() -> None:
         f" {figures['saturated_by_slots']:.2f}, requests {figures['saturated_by_requests']:.2f};"
         f" off after {figures['saturated_off_s']:.0f} s"
     )
-    samples = {"trials": [asdict(one) for one in trials], "operator_seconds": told, "saturated": runs}
+    samples = {
+        "trials": [asdict(one) for one in trials],
+        "hopeless": [asdict(one) for one in hopeless],
+        "operator_seconds": told,
+        "saturated": runs,
+    }
     print(record("disable_latency", seed=SEED, figures=figures, samples=samples))
 
 

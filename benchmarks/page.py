@@ -70,6 +70,7 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
     "disable_latency": (
         Headline("rounds_p95", "rounds from a collapse of acceptance to K = 0", "≤ 20"),
         Headline("back_tokens_p95", "tokens until K > 0 again", "≤ 30"),
+        Headline("back_tokens_hopeless_p95", "the same where the draft had been without hope for thousands of tokens"),
         Headline("operator_s", "seconds from a collapse until the operator's policy is off, at most", "≤ 305"),
         Headline("saturated_true", "true speed-up of a saturated batch"),
         Headline("saturated_by_slots", "what slots read of it, by which it is switched off"),
