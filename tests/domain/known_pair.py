@@ -1,7 +1,7 @@
 """Firm knowledge of a pair, as tests of the K rule begin with it, and rounds that such a pair plays: t_d 4, t_v 18 and
 t_b 15 milliseconds, unless they say otherwise."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -56,16 +56,17 @@ def rounds(
     slowed: float = 1,
     now: float = 0,
     listening: bool = False,
+    bounds: Callable[[int], Bounds] = lambda _: WIDE,
 ) -> Iterator[int]:
     """Play requests, one by one, with costs 4 + 18 + 1 against 15 milliseconds, proposals `slowed` so much.
 
-    Yields K by round.
+    Yields K by round, each within the `bounds` of its number.
     """
     opened = warm = False
     for number in range(count):
         if number % REQUEST_ROUNDS == 0:
             opened = warm = False
-        k = lookahead.choose(WIDE, 16, now, warm=warm).k
+        k = lookahead.choose(bounds(number), 16, now, warm=warm).k
         accepted = 0
         while accepted < k and uniform_at(seed, number, Salt.ACCEPT, accepted) < acceptance:
             accepted += 1
