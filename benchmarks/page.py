@@ -110,7 +110,10 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
         Headline("closed_lookup_16", "of sixteen that look up"),
         Headline("worst_gain", "the worst of all loads", "≥ .995"),
     ),
-    "never_worse": (Headline("worst_ratio", "worst speed over plain decoding", "≥ .99"),),
+    "never_worse": (
+        Headline("worst_ratio", "worst speed over plain decoding", "≥ .99"),
+        Headline("worst_recorded", "over recorded texts, 1 and 16 clients", "≥ .99"),
+    ),
     "off_overhead": (Headline("ratio", "plain decoding through Tandem over the engine alone, seconds", "≤ 1.01"),),
     "operator_look": (Headline("median_ms", "CPU milliseconds of one look"),),
     "operator_scale": SCALE,
