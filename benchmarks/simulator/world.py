@@ -13,7 +13,7 @@ one rule that all requests ask.
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -27,7 +27,7 @@ from tandem_runtime.domain.commands import Counts, Emit, Finish, Request
 from tandem_runtime.domain.lookahead import Bounds
 from tandem_runtime.domain.session import Session
 from tandem_runtime.domain.stopping import Endings
-from tandem_runtime.domain.tokens import Round, SamplingParameters, SessionId, Verification
+from tandem_runtime.domain.tokens import Round, SamplingParameters, SessionId, TokenId, Verification
 from tandem_runtime.driver import Engines, generate
 from tandem_runtime.ports import DraftEngine, TargetEngine
 
@@ -143,6 +143,9 @@ class World:
         """As `ports.Observer`."""
         self.books.rounds.append(Seen(self.clock.monotonic(), round))
 
+    def said(self, text: int, tokens: Sequence[TokenId]) -> None:
+        """What an answer goes on with. Nobody keeps it here."""
+
     def lookahead_of(self, text: int) -> Lookahead:
         """What this request's K is asked of."""
         return self.lookahead.begin() if isinstance(self.lookahead, Shared) else self.lookahead
@@ -188,6 +191,7 @@ class World:
                     case Emit():
                         first = first or self.clock.monotonic() - arrived
                         tokens += len(item.tokens)
+                        self.said(text, item.tokens)
                     case Finish():
                         counts = item.counts
         self._at_work[place] -= 1

@@ -1,0 +1,164 @@
+"""A load that crosses the batch above which speculation does not pay: above, it costs nothing, and nobody begins and
+ends in turns. Refuses to know whether it comes back as soon as it would pay."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+
+import pytest
+from benchmarks.simulator.acceptance import chance, truth
+from benchmarks.simulator.clock import run_virtually
+from benchmarks.simulator.costs import Rig, Rows, StepCost
+from benchmarks.simulator.oracle import Watched
+from benchmarks.simulator.world import ANSWER_TOKENS, ON, Answer, Setting, World
+
+from tandem_runtime.domain.lookahead import OFF, Bounds, Rule
+from tandem_runtime.domain.tokens import TokenId
+
+PLAIN = 0.015
+MOST_THAT_PAY = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Knee(StepCost):
+    """A verify takes 18 ms whatever K is, up to 16 requests at a time; above, as long as K + 1 plain steps."""
+
+    at_work: Counter[int] = field(default_factory=Counter)
+    """The requests."""
+
+    def seconds(self, parts: Rows) -> float:
+        longest = max((part.proposed for part in parts), default=0)
+        if not longest:
+            return self.step
+        return self.step * (1 + longest) if self.at_work.total() > MOST_THAT_PAY else self.step + self.verify
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    clients: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    at: float
+    k: int
+    rule: Rule
+
+
+@dataclass(slots=True)
+class Course:
+    """What was chosen in the phases, when each began, and what was said."""
+
+    begins: list[float]
+    chosen: list[Chosen] = field(default_factory=list)
+    texts: dict[int, list[TokenId]] = field(default_factory=dict)
+    tokens: list[float] = field(default_factory=list)
+    """The moments of all."""
+
+    def within(self, phase: int, after: float = 0.0) -> list[Chosen]:
+        begins, ends = self.begins[phase] + after, self.begins[phase + 1]
+        return [each for each in self.chosen if begins <= each.at < ends]
+
+    def rate(self, phase: int, after: float) -> float:
+        """Tokens per second."""
+        begins, ends = self.begins[phase] + after, self.begins[phase + 1]
+        return sum(begins <= at < ends for at in self.tokens) / (ends - begins)
+
+
+class Crossing(World):
+    """As many clients ask as the phase says."""
+
+    course: Course
+    at_work: Counter[int]
+
+    async def ask(self, text: int) -> Answer:
+        self.at_work[text] += 1
+        try:
+            return await super().ask(text)
+        finally:
+            self.at_work[text] -= 1
+
+    def said(self, text: int, tokens: Sequence[TokenId]) -> None:
+        self.course.texts.setdefault(text, []).extend(tokens)
+        self.course.tokens.extend([self.clock.monotonic()] * len(tokens))
+
+    async def client(self, number: int, phases: Sequence[Phase]) -> None:
+        for place, phase in enumerate(phases):
+            asked = 0
+            while number < phase.clients and self.clock.monotonic() < self.course.begins[place + 1]:
+                await self.ask(1000 * (100 * place + number) + asked)
+                asked += 1
+            await asyncio.sleep(max(0.0, self.course.begins[place + 1] - self.clock.monotonic()))
+
+
+def crossed(phases: Sequence[Phase], bounds: Bounds = ON) -> Course:
+    async def main() -> Course:
+        rule = Watched()
+        knee = Knee(PLAIN, verify=0.003)
+        setting = Setting(seed=1, rig=Rig(target=knee, noise=0.02))
+        world = Crossing(setting, acceptance=chance(1.0, 1), lookahead=rule, bounds=lambda: bounds)
+        world.at_work = knee.at_work
+        course = world.course = Course([*accumulate((phase.seconds for phase in phases), initial=0.0)])
+
+        def note() -> None:
+            course.chosen.append(Chosen(world.clock.monotonic(), rule.chosen[-1], rule.rules[-1]))
+
+        rule.told = note
+        await asyncio.gather(*(world.client(number, phases) for number in range(17)))
+        return course
+
+    return run_virtually(main)
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    on: Course
+    off: Course
+
+
+PHASES = (Phase(17, 10), Phase(8, 6), Phase(16, 4), Phase(17, 4), Phase(16, 4), Phase(17, 4), Phase(1, 8))
+SETTLED = 5.0
+"""Seconds of the first phase in which costs are learnt."""
+ABOVE = [place for place, phase in enumerate(PHASES) if phase.clients > MOST_THAT_PAY]
+
+
+@pytest.fixture(scope="module")
+def both() -> Both:
+    return Both(crossed(PHASES), crossed(PHASES, OFF))
+
+
+def settled(place: int) -> float:
+    return 0.0 if place else SETTLED
+
+
+def test_above_the_knee_only_probes_propose(both: Both) -> None:
+    for place in ABOVE:
+        chosen = both.on.within(place, settled(place))
+        assert {each.rule for each in chosen if each.k} <= {Rule.PROBE}
+        assert sum(each.k > 0 for each in chosen) <= 0.02 * len(chosen)
+
+
+def test_above_the_knee_a_token_costs_what_it_costs_without(both: Both) -> None:
+    for place in ABOVE:
+        assert both.on.rate(place, settled(place)) >= 0.98 * both.off.rate(place, settled(place))
+
+
+def test_a_load_that_moves_over_the_knee_and_back_makes_nobody_begin_and_end_in_turns(both: Both) -> None:
+    for place in range(len(PHASES)):
+        chosen = both.on.within(place, settled(place))
+        assert sum(one.k != other.k for one, other in pairwise(chosen)) <= 0.05 * len(chosen), place
+
+
+def test_a_client_that_is_left_alone_drafts_again(both: Both) -> None:
+    """A probe proposes one token: beside others that is too little to tell what a guess costs by now."""
+    last = len(PHASES) - 1
+    assert Rule.PAYS in {each.rule for each in both.on.within(last) if each.k}
+    assert both.on.rate(last, 5.0) >= 1.2 * both.off.rate(last, 5.0)
+
+
+def test_what_is_said_is_the_same_whatever_was_crossed(both: Both) -> None:
+    for said in (*both.on.texts.values(), *both.off.texts.values()):
+        assert said == [truth(position) for position in range(ANSWER_TOKENS)]
