@@ -317,6 +317,7 @@ static void follow_proposals(struct lessons *known, const struct lesson *of)
     if (!(known->overhead.known && of->waited && beside > known->overhead.level))
         learn(&known->overhead, beside, 0, 1, of->now, 0.0);
     known->doubted = 0;
+    known->company_since = NAN;
 }
 
 static void follow(struct lessons *known, const struct lesson *of)

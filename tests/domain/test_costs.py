@@ -266,6 +266,15 @@ def test_who_is_never_alone_with_plain_tokens_believes_what_they_cost_in_company
     assert plain_token(alone, rows=4) == pytest.approx(0.015, abs=0.001)
 
 
+def test_a_plain_token_in_company_long_ago_lets_none_be_believed_once_proposals_went_between() -> None:
+    beside = replace(a_round(0, rows=4), seconds=0.040, beside=3)
+    costs = known(*[a_round(4, rows=4), a_round(0, rows=4)] * 20, beside)
+    costs = after(costs, a_round(4, rows=4), 10 * COMPANY_SECONDS)
+    for _ in range(3):
+        costs = after(costs, beside, 10 * COMPANY_SECONDS)
+    assert plain_token(costs, rows=4) == pytest.approx(0.015, abs=0.001)
+
+
 def test_a_verify_costs_what_it_would_if_all_in_the_step_had_as_many_guesses() -> None:
     chance, costs = random.Random(2), Costs()
     for _ in range(400):

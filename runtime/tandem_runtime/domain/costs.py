@@ -20,7 +20,8 @@ together, and all at once would find out what that costs.
 Sessions share steps, so K is the mean of the step: all guesses that it judged over the sessions in it. That is what all
 of them would choose, since all choose by the same rule; one that looked at its own K alone would find that the others'
 guesses cost the same whatever it does, and so would they. A plain token whose step judged others' guesses says no more
-than that t_b is not larger, until none was seen alone for `COMPANY_SECONDS`.
+than that t_b is not larger, until none was seen alone for `COMPANY_SECONDS` in which nobody of this belief proposed:
+the others of those who begin to look for t_b are still about to end their rounds, which may be long.
 
 Guards. A round that took more than three times what was predicted, or less than a third, is a suspended machine, a
 pause of the collector, a clock that was set: it teaches no cost. A second one in a row is a change, and is believed at
@@ -246,7 +247,8 @@ class Costs:
     plain_doubted: Final[bool] = False
     """The same of a plain one."""
     company_since: Final[float | None] = None
-    """Since when no plain token was seen whose step judged no guesses; None: the last one was such."""
+    """Since when no plain token was seen whose step judged no guesses, and nothing was proposed; None: the last one was
+    such, or something was."""
 
     def model(
         self, now: float, *, rows: int = 1, draft_rows: float = 1, head_start: HeadStart = NO_HEAD_START
@@ -307,7 +309,6 @@ class Costs:
             self._overhead_learned(max(round.seconds - drafting - forward, 0.0), seen),
             self.plain,
             plain_doubted=self.plain_doubted,
-            company_since=self.company_since,
         )
 
     def _overhead_learned(self, seconds: float, seen: Seen) -> Plane | None:
