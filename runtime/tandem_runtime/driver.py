@@ -17,6 +17,7 @@ from tandem_runtime.domain.commands import Choose, Emit, Finish, OpenDraft, Open
 from tandem_runtime.domain.drafting import Pricing
 from tandem_runtime.domain.errors import (
     DraftLost,
+    NotANumber,
     SessionLost,
     StaleOffset,
     TandemError,
@@ -61,12 +62,14 @@ class Deadlines:
 
 @dataclass(slots=True)
 class Engines:
-    """Who serves this session. `reopen` gives another target of the same target hash, or raises TargetLost."""
+    """Who serves this session. `reopen` gives another target of the same target hash, or raises TargetLost; `elsewhere`
+    gives one for a token for which this one has no law, or None where the request fails."""
 
     target: TargetEngine
     draft: DraftEngine | None
     reopen: Callable[[], Awaitable[TargetEngine]]
     deadlines: Deadlines = field(default_factory=Deadlines)
+    elsewhere: Callable[[], TargetEngine | None] = lambda: None
 
 
 async def generate(
@@ -191,6 +194,13 @@ class _Executor:
             self._session.target_lost(lost)
             if not isinstance(lost, SessionLost | StaleOffset):
                 self._engines.target = await self._engines.reopen()
+        except NotANumber as lawless:
+            other = self._engines.elsewhere()
+            if other is None:
+                raise
+            await self._end_run()
+            self._session.target_lost(lawless)
+            self._engines.target = other
 
     def waited(self, seconds: float) -> None:
         """What the reader of the answer takes is no part of the round."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.seams.gateway_peers import Running, ShiftedClock, local, running_gateway, until
+from tests.seams.gateway_peers import Running, ShiftedClock, always, local, running_gateway, until
 from tests.seams.target_peers import another_target
 from tests.seams.test_roles import free_ports
 from tests.seams.wire_peers import QUICK, opening, verify
@@ -16,7 +16,7 @@ from tandem_runtime.domain.routing import choose_pod, pin_of
 from tandem_runtime.domain.tokens import TokenId
 from tandem_runtime.engines import batched
 from tandem_runtime.engines.pace import UNPACED, Pace
-from tandem_runtime.engines.scripted import Script, ScriptedModel, chain_logits
+from tandem_runtime.engines.scripted import Script, ScriptedModel, chain_logits, lame_chain_logits
 from tandem_runtime.engines.target_loop import BatchedTarget
 from tandem_runtime.gateway import seats
 from tandem_runtime.role_server import Engine, RoleName, ServeOptions, serve_role
@@ -83,6 +83,60 @@ async def test_a_target_that_fails_at_once_fails_nobody_and_is_left_alone(
             assert replica.patience.record.failures > 0
             stratum = running.stratum()
     assert (stratum["requests"], stratum["errors"]) == (requests, 0)
+
+
+ENDS = (6,)
+KINDS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "drawn": {"temperature": 1, "seed": 7},
+    "plain decoding": {"speculation": {"off": True}},
+    "logprobs": {"logprobs": 2},
+    "grammar": {"structured_outputs": {"regex": "[a-f]{8}"}},
+}
+
+
+def sick_from(length: int, script: Script) -> Script:
+    """The same model up to a prefix of `length`; from there on its logits have no law."""
+    return lambda prefix: script(prefix) if len(prefix) < length else without_a_law(prefix)
+
+
+async def choice_of(running: Running, stream: bool, asked: dict[str, Any]) -> tuple[str, list[Any]]:
+    """Text and logprobs of the one choice."""
+    if stream:
+        pieces = [piece["choices"][0] async for piece in running.stream(**asked)]
+    else:
+        pieces = (await running.plain(**asked))["choices"]
+    told = [piece["logprobs"]["token_logprobs"] for piece in pieces if piece.get("logprobs")]
+    return "".join(piece["text"] for piece in pieces), [one for part in told for one in part]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_target_sick_from_the_fifth_token_on_hands_its_session_on_and_the_text_is_the_same(
+    kind: str, stream: bool
+) -> None:
+    asked = {**SHORT, **KINDS[kind]}
+    models = chain_logits, lame_chain_logits
+    async with running_gateway(*models, speculation=always(4), end_tokens=ENDS) as running:
+        text, logprobs = await choice_of(running, stream, asked)
+        with another_target(running, sick_from(5, chain_logits), SICK, end_tokens=ENDS) as replica:
+            again = await choice_of(running, stream, asked)
+            assert again[0] == text
+            assert again[1] == pytest.approx(logprobs)
+            assert replica.patience.rests(running.clock.monotonic())
+            assert replica.sessions == 0
+        told = running.gateway.books.metrics.render().decode()
+        stratum = running.stratum()
+    assert 'tandem_target_failures_total{kind="not_a_number",revision="local"} 1.0' in told
+    assert stratum["errors"] == 0
+
+
+async def test_a_token_without_a_law_on_two_targets_ends_the_request() -> None:
+    async with running_gateway(sick_from(5, chain_logits)) as running:
+        with another_target(running, sick_from(5, chain_logits), SICK) as replica:
+            ((status, told),) = await ask(running, 1)
+            assert (status, "not_a_number" in told) == (500, True)
+            await until(lambda: running.gateway.sessions == replica.sessions == 0)
 
 
 async def test_who_failed_rests_and_is_tried_by_one_session_after_that() -> None:

@@ -144,7 +144,7 @@ class Seat:
         self._reopened = 0
         self._allowed: tuple[Terms, bool, bool, Bounds] | None = None
         self._refused_numbers = False
-        """Whether a target had no law for its first token."""
+        """Whether a target had no law for a token, and another was asked."""
         self._sit(self._borrow_target())
         self._drafts = self._borrow_drafts()
         wall = clock.wall()
@@ -195,8 +195,7 @@ class Seat:
         """The session's items to its end; closing the iterator frees both engines.
 
         A target that has no room, or has begun to drain before anyone told us, is passed over while nothing was said,
-        and where all have none the session waits for its turn; and so is, once, one that has no law for the next token
-        passed over: that may be its memory, or the request.
+        and where all have none the session waits for its turn.
         """
         spoken = False
         await self._line.turn(self._ticket)
@@ -214,9 +213,6 @@ class Seat:
                     if spoken or isinstance(full, WaitedInVain):
                         raise
                     await self._find_room(full)
-                except NotANumber:
-                    if not self._tried_elsewhere(spoken=spoken):
-                        raise
                 except TargetLost:
                     self._blame("lost")
                     raise
@@ -236,7 +232,7 @@ class Seat:
             except Overloaded as full:
                 await self._find_room(full)
             except NotANumber:
-                if not self._tried_elsewhere(spoken=False):
+                if self._elsewhere() is None:
                     raise
             else:
                 self._prove()
@@ -246,7 +242,7 @@ class Seat:
         drafting = Drafting(tuple(self._drafts), beliefs)
         return generate(
             Session(request),
-            engines=Engines(self._target.engine, self._combined(drafting), self._reopen, DEADLINES),
+            engines=Engines(self._target.engine, self._combined(drafting), self._reopen, DEADLINES, self._elsewhere),
             lookahead=drafting,
             allowance=self._allowance,
             observer=self,
@@ -278,13 +274,13 @@ class Seat:
             self._target.patience.failed(self._clock.monotonic(), asked_at=self._began)
             self._account.add_target_failure(kind)
 
-    def _tried_elsewhere(self, *, spoken: bool) -> bool:
-        """The target had no law for the next token; whether another is asked for the first, once."""
+    def _elsewhere(self) -> TargetEngine | None:
+        """Another target for a token for which this one has no law, once: that may be its memory, or the request."""
         self._blame("not_a_number")
-        if spoken or self._refused_numbers or not self._move_on():
-            return False
+        if self._refused_numbers or not self._move_on():
+            return None
         self._refused_numbers = True
-        return True
+        return self._target.engine
 
     def _stand_up(self) -> None:
         """The session goes on there no more; if nothing came of it, another may try the target."""
