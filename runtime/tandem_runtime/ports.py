@@ -117,6 +117,18 @@ class Row:
     """One that the model has installed; None: the model alone."""
 
 
+@dataclass(frozen=True, slots=True)
+class Toll:
+    """What a model's step costs at the least, see `engines.toll`: bytes of all weights and of one position's keys and
+    values, weights of the layers and of the head, and products for each position that a token attends to."""
+
+    weight_bytes: int = 0
+    position_bytes: int = 0
+    layer_weights: int = 0
+    head_weights: int = 0
+    position_products: int = 0
+
+
 class StepModel(Protocol):
     """A model as its step loop sees it: KV memory in blocks, and one forward pass over many rows. Not thread-safe."""
 
@@ -141,6 +153,9 @@ class StepModel(Protocol):
     def block_bytes(self) -> int:
         """Memory that one block takes."""
         ...
+
+    @property
+    def toll(self) -> Toll: ...
 
     def forward(self, rows: Sequence[Row]) -> list[Logits]:
         """For each row [outputs, vocab] logits. What its blocks held from `start` on is overwritten, so that starting

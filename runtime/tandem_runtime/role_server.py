@@ -218,6 +218,19 @@ class _MemoryFigures(Collector):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _WorkFigures(Collector):
+    """What this role's engine needed at the least."""
+
+    running: BatchedEngine
+
+    def collect(self) -> Iterator[Metric]:
+        about = "Bytes that steps had to read at the least: weights, and keys and values of what was attended to."
+        yield CounterMetricFamily("tandem_engine_bytes_read", about, value=self.running.needs.bytes_read)
+        about = "Products of two numbers that steps had to compute at the least, each with an addition."
+        yield CounterMetricFamily("tandem_engine_products", about, value=self.running.needs.products)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _QueueFigures(Collector):
     """What waits for this role's engine, and what was computed by how urgent it was."""
 
@@ -249,7 +262,13 @@ class RoleState:
     def serves(self, engine: Engine, server: EngineServer) -> None:
         """The engine is there: its figures are told from now on."""
         self.server, self.engine, self.starting = server, engine, None
-        for figures in (_StepFigures(engine.pace), _MemoryFigures(engine), _QueueFigures(engine.running)):
+        running = engine.running
+        for figures in (
+            _StepFigures(engine.pace),
+            _MemoryFigures(engine),
+            _WorkFigures(running),
+            _QueueFigures(running),
+        ):
             self.registry.register(figures)
 
     async def memory(self, _: Request) -> Response:

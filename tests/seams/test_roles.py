@@ -107,6 +107,7 @@ async def test_a_paced_target_tells_the_seconds_of_its_steps_beside_those_of_its
     }
     unpaced, paced = (figures[f'tandem_engine_step_seconds_total{{kind="{kind}"}}'] for kind in ("unpaced", "paced"))
     assert figures["tandem_engine_steps_total"] == 1
+    assert figures["tandem_engine_bytes_read_total"] == figures["tandem_engine_products_total"] == 0  # of a script
     assert 0 < unpaced <= paced
     assert min(paced, verdict.forward_seconds) >= 0.015
 

@@ -1,7 +1,7 @@
 """A decoder as a step model: the same logits as the whole sequence gives, bit for bit, however a step is made up."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 
@@ -239,3 +239,16 @@ def test_weights_that_memory_does_not_hold_are_refused(folder: Path, monkeypatch
 def test_an_option_that_cannot_be_met_is_refused_by_name(folder: Path, options: dict[str, object], named: str) -> None:
     with pytest.raises(ModelRefused, match=named):
         load_torch_model(EngineOptions(model=str(folder), **options))  # type: ignore[arg-type]  # rows of a table
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_what_a_step_needs_is_counted_from_the_shape(tied: bool) -> None:
+    config = replace(shape(), tie_word_embeddings=tied)
+    decoder = decoder_of(config)
+    toll = TorchModel(decoder, max_sessions=1, max_length=LENGTH).toll
+    layer = 32 * (4 + 2 + 2) * 8 + 4 * 8 * 32 + 3 * 32 * 48
+    norms = sum(weight.numel() for weight in decoder.parameters() if weight.dim() == 1)
+    assert (toll.layer_weights, toll.head_weights) == (2 * layer, 96 * 32)
+    assert toll.weight_bytes == 4 * (2 * layer + 96 * 32 + norms)
+    assert toll.position_bytes == 4 * 2 * 2 * 2 * 8
+    assert toll.position_products == 2 * 2 * 4 * 8

@@ -15,6 +15,7 @@ from tandem_runtime.engines.pace import Pace
 from tandem_runtime.engines.planning import StepSize
 from tandem_runtime.engines.sessions import EngineFacts, Sessions
 from tandem_runtime.engines.step_loop import StepLoop
+from tandem_runtime.engines.toll import Needs
 from tandem_runtime.ports import Clock, StepModel
 
 DEFAULT_SIZE = StepSize()
@@ -78,6 +79,10 @@ class BatchedEngine:
     @property
     def memory(self) -> MemoryCounts:
         return self._loop.lines.counts
+
+    @property
+    def needs(self) -> Needs:
+        return self._loop.needs
 
     @property
     def waiting(self) -> int:

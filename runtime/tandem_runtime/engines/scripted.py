@@ -20,7 +20,7 @@ import numpy as np
 from tandem_runtime.domain.blocks import BlockId, Blocks, Copy
 from tandem_runtime.domain.errors import ModelRefused
 from tandem_runtime.domain.tokens import TokenId
-from tandem_runtime.ports import Logits, Row
+from tandem_runtime.ports import Logits, Row, Toll
 
 __all__ = [
     "SCHEME",
@@ -47,6 +47,8 @@ class ScriptedModel:
 
     determinism = "Bitwise"
     block_bytes = BLOCK_TOKENS * _BYTES_PER_TOKEN
+    toll = Toll()
+    """A function has no weights."""
 
     def __init__(
         self, script: Script, *, max_length: int = 4096, max_sessions: int = 64, kv_blocks: int | None = None

@@ -44,6 +44,7 @@ from tandem_runtime.engines.jobs import Job, Step, Work, guesses_of
 from tandem_runtime.engines.lines import PATIENCE_SECONDS, Lines
 from tandem_runtime.engines.pace import UNPACED, Pace
 from tandem_runtime.engines.planning import RIDE_ALONG_TOKENS, Plan, StepSize, plan_step
+from tandem_runtime.engines.toll import Needs
 from tandem_runtime.ports import Clock, Logits, Row, StepModel
 
 __all__ = ["Beside", "Emit", "StepLoop"]
@@ -85,6 +86,7 @@ class StepLoop:
         self.lines = Lines(model, now=clock.monotonic, patience_seconds=patience_seconds)
         self._clock = clock
         self._pace = pace or Pace(UNPACED, clock=clock)
+        self.needs = Needs()
         self._due = clock.monotonic()
         self._lost = lost
         self._size = size
@@ -385,6 +387,7 @@ class StepLoop:
 
     def _compute(self, plan: Plan, began: float) -> None:
         outcomes = self._forward(plan.rows)
+        self.needs.add(plan.rows, self._model.toll)
         sessions = sum(job.is_asked_for for job, _ in plan.parts)
         step = Step(self.now() - began, sessions, guesses_of(plan.parts))
         for (job, row), outcome in zip(plan.parts, outcomes, strict=True):

@@ -35,7 +35,7 @@ from tandem_runtime.engines.torch_engine.loading import load_decoder
 from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig
 from tandem_runtime.engines.torch_engine.native_between import NativeBetween, built
 from tandem_runtime.engines.torch_engine.quantised import BITS, Rounding, quantised_multiplier
-from tandem_runtime.engines.torch_engine.room import lent_blocks
+from tandem_runtime.engines.torch_engine.room import lent_blocks, toll_of
 from tandem_runtime.memory import available_bytes
 from tandem_runtime.native import NotBuilt
 from tandem_runtime.ports import Logits, ReadAdapter, Row
@@ -83,6 +83,7 @@ class TorchModel:
         count = max_sessions * blocks_of(max_length) if kv_blocks is None else kv_blocks
         self._cache = KeyValueCache(decoder.config, blocks=count, dtype=weight.dtype, device=self._device)
         self.blocks = Blocks(count, block_tokens=BLOCK_TOKENS)
+        self.toll = toll_of(decoder.config, weight.dtype, outputs=self._decoder.ids)
         self._adapters: dict[AdapterDigest, Adapter] = {}
         self.determinism = "Bitwise" if self._is_row_invariant() else "NearTie"
 
@@ -193,6 +194,7 @@ def load_torch_model(options: EngineOptions, *, known_ids: int | None = None) ->
     multiplier = (multiplier_for if options.weights == AS_IS else quantised_multiplier)(torch.device(device))
     make = partial(TorchModel, decoder, multiplier=multiplier, known_ids=known_ids)
     model = _with_memory(make, max_sessions=options.max_sessions, max_length=length, kv_blocks=blocks)
+    model.toll = toll_of(decoder.config, dtype, weights=options.weights, outputs=model.vocab_size)
     about = (device, options.dtype, options.weights, model.determinism, multiplier.about, screens().about)
     logger.info("loaded device=%s dtype=%s weights=%s determinism=%s products: %s; screens: %s", *about)
     return model

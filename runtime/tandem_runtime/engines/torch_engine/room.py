@@ -10,11 +10,12 @@ import torch
 
 from tandem_runtime.domain.errors import ModelRefused
 from tandem_runtime.engines.options import AS_IS, EngineOptions
-from tandem_runtime.engines.torch_engine.cache import block_bytes, blocks_of, blocks_within
+from tandem_runtime.engines.torch_engine.cache import BLOCK_TOKENS, block_bytes, blocks_of, blocks_within
 from tandem_runtime.engines.torch_engine.model import DecoderConfig, shape_of
 from tandem_runtime.engines.torch_engine.quantised import BITS, packed_bytes
+from tandem_runtime.ports import Toll
 
-__all__ = ["lent_blocks", "weight_bytes"]
+__all__ = ["lent_blocks", "toll_of", "weight_bytes"]
 
 DEFAULT_SHARE = 0.5
 """The rest is for what steps need in passing, and for another engine in the same process."""
@@ -26,6 +27,22 @@ def weight_bytes(config: DecoderConfig, dtype: torch.dtype, *, weights: str = AS
     if weights != AS_IS:
         return packed_bytes(decoder, bits=BITS[weights], dtype=dtype)
     return sum(weight.numel() for weight in decoder.parameters()) * dtype.itemsize
+
+
+def toll_of(config: DecoderConfig, dtype: torch.dtype, *, outputs: int, weights: str = AS_IS) -> Toll:
+    """What a step costs at the least. A head that is no embedding too leaves the embedding unread, but for its rows."""
+    decoder = shape_of(config)
+    embedding = decoder.model.embed_tokens.weight.numel()
+    layers = sum(weight.numel() for weight in decoder.model.parameters() if weight.dim() > 1) - embedding
+    unread = 0 if decoder.lm_head is None else embedding * dtype.itemsize
+    heads = config.num_attention_heads * config.head_dim
+    return Toll(
+        weight_bytes=weight_bytes(config, dtype, weights=weights) - unread,
+        position_bytes=block_bytes(config, dtype) // BLOCK_TOKENS,
+        layer_weights=layers,
+        head_weights=outputs * config.hidden_size,
+        position_products=2 * config.num_hidden_layers * heads,
+    )
 
 
 def lent_blocks(
