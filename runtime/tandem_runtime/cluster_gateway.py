@@ -1,6 +1,6 @@
-"""Knows how the gateway of a SpeculativeDeployment is put together: policy and pods from the API, then the server.
+"""Knows how a gateway whose roles are other processes is put together: policy and engines from a source, the server.
 
-Refuses to know engines and requests.
+Refuses to know engines and requests, and whether there is a cluster (`sources`).
 """
 
 import asyncio
@@ -8,11 +8,9 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from tandem_runtime.cluster import connect, follow
-from tandem_runtime.discovery import Discovery, pod_selection
+from tandem_runtime.discovery import Discovery
 from tandem_runtime.domain.errors import SettingRefused
 from tandem_runtime.domain.evidence import Ledger
 from tandem_runtime.domain.policy import LOOKUPS
@@ -26,9 +24,10 @@ from tandem_runtime.gateway.server import Listening, Ports, serve_gateway
 from tandem_runtime.gateway.serving import Books, Gateway
 from tandem_runtime.model_folder import tokenizer_digest_of
 from tandem_runtime.native_lessons import beginning
-from tandem_runtime.policy import PolicyInForce, follow_policy, policy_selection
+from tandem_runtime.policy import PolicyInForce
 from tandem_runtime.ports import Clock, DraftEngine, Tokenizer
 from tandem_runtime.replicas import Pool, Replica
+from tandem_runtime.sources import Source
 from tandem_runtime.telemetry import Metrics
 from tandem_runtime.tokenizer import FolderTokenizer
 from tandem_runtime.wire.expiry import expiry_told
@@ -42,12 +41,10 @@ class GatewayOptions:
     """`tokenizer` is a model folder, of which only the tokenizer's files are read. No `role_tls`: engines are asked in
     clear."""
 
-    deployment: str
-    namespace: str
+    source: Source
     tokenizer: Path | None
     auth_file: Path | None
     role_tls: Path | None = None
-    kubeconfig: Path | None
     limits: Limits
     listening: Listening
 
@@ -86,20 +83,15 @@ def lookup_replicas(tokenizer: Tokenizer, *, tokenizer_digest: str, clock: Clock
 
 @asynccontextmanager
 async def _informed(gateway: Gateway, options: GatewayOptions, *, tokenizer_digest: str) -> AsyncIterator[None]:
-    """Policy and fleet follow the API while the block lasts; if following fails for good, the block is ended."""
-    where = {"deployment": options.deployment, "namespace": options.namespace}
+    """Policy and fleet follow their source while the block lasts; if that fails for good, the block is ended."""
     tls = None if options.role_tls is None else RoleTls(options.role_tls)
     discovery = Discovery(gateway.fleet, tokenizer_digest=tokenizer_digest, tls=tls)
     async with (
         expiry_told(tls, gateway.books.metrics.registry, clock=gateway.clock),
-        connect(options.kubeconfig) as api,
+        options.source.opened(gateway.in_force, discovery, clock=gateway.clock) as followings,
         asyncio.TaskGroup() as group,
     ):
-        following = partial(follow, api)
-        tasks = [
-            group.create_task(follow_policy(gateway.in_force, following, policy_selection(**where))),
-            group.create_task(discovery.run(following, pod_selection(**where))),
-        ]
+        tasks = [group.create_task(following) for following in followings]
         try:
             yield
         finally:

@@ -9,14 +9,14 @@ ready is treated the same. A connection that breaks is made again by the peer it
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import assert_never
 
-from tandem_runtime.cluster import Following, KubeObject, Selection
+from tandem_runtime.cluster import Following, KubeObject, Selection, Snapshot
 from tandem_runtime.domain.errors import DraftLost, TargetLost
 from tandem_runtime.domain.policy import RoleHash
 from tandem_runtime.domain.tokens import Capabilities
@@ -26,6 +26,7 @@ from tandem_runtime.wire.client import RemoteDraft, RemotePeer, RemoteTarget
 from tandem_runtime.wire.tls import RoleTls
 
 ENGINE_PORT = 8001
+DRAIN_LOOK_SECONDS = 0.2
 DEPLOYMENT_LABEL = "tandem.dev/deployment"
 ROLE_LABEL = "tandem.dev/role"
 ROLE_HASH_LABEL = "tandem.dev/role-hash"
@@ -50,6 +51,8 @@ class EnginePod:
     address: str
     ready_since: float | None
     draining: bool
+    port: int | None = None
+    """Its own; absent where all pods have the same."""
 
     @property
     def accepting(self) -> bool:
@@ -86,6 +89,11 @@ def _ready_since(conditions: Iterable[KubeObject]) -> float | None:
     return None
 
 
+async def _pods_of(snapshots: AsyncIterator[Snapshot]) -> AsyncIterator[Collection[EnginePod]]:
+    async for snapshot in snapshots:
+        yield [pod for item in snapshot.values() if (pod := read_pod(item)) is not None]
+
+
 class Discovery:
     """Keeps a fleet equal to what the API says and connections allow; these are in clear, unless `tls` is given."""
 
@@ -100,11 +108,34 @@ class Discovery:
         self._keepers: dict[str, asyncio.Task[None]] = {}
 
     async def run(self, following: Following, selection: Selection) -> None:
-        """Follow the pods for ever; all connections end with it."""
+        """Follow the pods of the API for ever; all connections end with it."""
+        await self.run_on(_pods_of(following(selection)))
+
+    async def run_on(self, snapshots: AsyncIterator[Collection[EnginePod]], *, drains: bool = False) -> None:
+        """Likewise, whoever tells of them. `drains`: one that is told of no more still has the sessions that it has, as
+        where no end of a pod is announced."""
         async with asyncio.TaskGroup() as connections:
-            async for snapshot in following(selection):
-                pods = [pod for item in snapshot.values() if (pod := read_pod(item)) is not None]
-                self._take({pod.uid: pod for pod in pods}, connections)
+            async for snapshot in snapshots:
+                pods = {pod.uid: pod for pod in snapshot}
+                leaving = [replace(pod, draining=True) for pod in self._pods.values() if drains and pod.uid not in pods]
+                self._take({**{pod.uid: pod for pod in leaving if self._holds(pod.uid)}, **pods}, connections)
+                for pod in leaving:
+                    connections.create_task(self._let_go(pod.uid))
+
+    def _holds(self, uid: str) -> bool:
+        """Whether sessions of this gateway are there."""
+        return any(
+            each.uid == uid and each.sessions for pool in (self._fleet.targets, self._fleet.drafts) for each in pool
+        )
+
+    async def _let_go(self, uid: str) -> None:
+        """When its last session has ended; not at all if it is told of again."""
+        while uid in self._pods and self._pods[uid].draining:
+            if not self._holds(uid):
+                del self._pods[uid]
+                self._forget(uid)
+                return
+            await asyncio.sleep(DRAIN_LOOK_SECONDS)
 
     def _take(self, pods: dict[str, EnginePod], connections: asyncio.TaskGroup) -> None:
         for uid in self._keepers.keys() - pods.keys():
@@ -124,7 +155,7 @@ class Discovery:
     async def _keep(self, pod: EnginePod) -> None:
         """One pod's connection for as long as the pod exists; it is in the fleet once it has answered."""
         host = f"[{pod.address}]" if ":" in pod.address else pod.address
-        address = f"{host}:{self._port}"
+        address = f"{host}:{self._port if pod.port is None else pod.port}"
         match pod.role:
             case Role.TARGET:
                 async with RemoteTarget(address, tls=self._tls) as target:

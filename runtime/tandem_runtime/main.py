@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # each command imports what it needs when it is asked for
     from tandem_runtime.gateway.server import Listening
     from tandem_runtime.local import Lookup
     from tandem_runtime.serve import PairOptions
+    from tandem_runtime.sources import Source
 
 DRAFTERS: Mapping[str, tuple[Drafter, ...]] = {
     "model": (),
@@ -284,8 +285,14 @@ def _run_role(arguments: argparse.Namespace, settings: Settings) -> int:
 
 def _add_gateway_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--deployment", required=True, metavar="NAME", help="name of the SpeculativeDeployment")
-    add("--namespace", required=True, metavar="NS", help="its namespace")
+    add("--deployment", metavar="NAME", help="name of the SpeculativeDeployment")
+    add("--namespace", metavar="NS", help="its namespace")
+    about = "YAML or JSON that names targets and drafts, in place of a cluster; read anew when it changes"
+    add("--peers", type=Path, metavar="PATH", help=about)
+    about = (
+        "policy.json beside --peers, read anew when it changes (default: all goes to the one pair that the peers are)"
+    )
+    add("--policy", type=Path, metavar="PATH", help=about)
     _add_tls_argument(parser)
     _add_api_arguments(parser)
 
@@ -311,12 +318,10 @@ def _run_gateway(arguments: argparse.Namespace, settings: Settings) -> int:
     from tandem_runtime import cluster_gateway  # noqa: PLC0415  # the Kubernetes client, only for who watches
 
     options = cluster_gateway.GatewayOptions(
-        deployment=arguments.deployment,
-        namespace=arguments.namespace,
+        source=_source(arguments, settings),
         tokenizer=arguments.tokenizer,
         auth_file=arguments.auth_file,
         role_tls=arguments.role_tls,
-        kubeconfig=settings.kubeconfig,
         limits=_limits(arguments),
         listening=_listening(arguments, settings),
     )
@@ -327,6 +332,23 @@ def _run_gateway(arguments: argparse.Namespace, settings: Settings) -> int:
 
     until_signalled(serve)
     return 0
+
+
+def _source(arguments: argparse.Namespace, settings: Settings) -> "Source":
+    from tandem_runtime.peers import OnePair  # noqa: PLC0415  # as above
+    from tandem_runtime.sources import FromCluster, FromFiles  # noqa: PLC0415  # as above
+
+    told = (arguments.deployment, arguments.namespace)
+    if arguments.peers is None:
+        if None in told or arguments.policy is not None:
+            raise SettingRefused("either --deployment and --namespace are needed, or --peers and, if wanted, --policy")
+        return FromCluster(*told, settings.kubeconfig)
+    if told != (None, None):
+        raise SettingRefused(
+            f"--peers {arguments.peers} is for where there is no cluster: leave out --deployment, --namespace"
+        )
+    name = "" if arguments.tokenizer is None else arguments.tokenizer.resolve().name
+    return FromFiles(arguments.peers, arguments.policy, OnePair(name))
 
 
 def _limits(arguments: argparse.Namespace) -> "Limits":
@@ -502,7 +524,12 @@ def _run_fetch(arguments: argparse.Namespace, settings: Settings) -> int:
 COMMANDS: Sequence[Command] = (
     Command("target", "Serve a model that judges proposals.", _add_target_arguments, _run_role),
     Command("draft", "Serve a model that makes proposals.", _add_role_arguments, _run_role),
-    Command("gateway", "Serve OpenAI's API for a SpeculativeDeployment.", _add_gateway_arguments, _run_gateway),
+    Command(
+        "gateway",
+        "Serve OpenAI's API over targets and drafts of a cluster, or of a file.",
+        _add_gateway_arguments,
+        _run_gateway,
+    ),
     Command("serve", "Serve a pair on this machine, without a cluster.", _add_serve_arguments, _run_serve),
     Command("fetch", "Check or download a model folder and tell its digests.", _add_fetch_arguments, _run_fetch),
 )

@@ -22,6 +22,7 @@ from tandem_runtime.gateway.admission import Limits
 from tandem_runtime.gateway.server import Listening, Ports
 from tandem_runtime.model_folder import tokenizer_digest_of
 from tandem_runtime.replicas import WARM_AFTER_SECONDS
+from tandem_runtime.sources import FromCluster
 from tandem_runtime.wire.roles import DraftRole, TargetRole
 from tandem_runtime.wire.server import EngineServer
 
@@ -44,11 +45,9 @@ async def test_a_gateway_serves_what_policy_and_pods_say_and_drains_when_told(tm
         api, kubeconfig = await stack.enter_async_context(kube_api(tmp_path))
         await start_engines(stack, clock, tokenizer_digest_of(folder))
         options = GatewayOptions(
-            deployment="chat",
-            namespace="llm",
+            source=FromCluster("chat", "llm", kubeconfig),
             tokenizer=folder,
             auth_file=None,
-            kubeconfig=kubeconfig,
             limits=Limits(),
             listening=Listening(host="127.0.0.1", port=0, admin_port=0, notice_seconds=0.2, grace_seconds=5),
         )
