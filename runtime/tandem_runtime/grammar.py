@@ -1,4 +1,4 @@
-"""Knows how an output is held to a JSON schema or a regular expression: the Grammars port over llguidance.
+"""Knows how an output is held to a JSON schema, a regular expression or a Lark grammar: the Grammars port.
 
 Refuses to know logits, sessions, and how a request names its grammar.
 
@@ -15,6 +15,7 @@ admits nothing.
 
 import json
 import logging
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,6 +40,17 @@ LONGEST_GRAMMAR = 64 * 1024
 """Characters. Compiling is bounded work per character, and a schema beyond this is a mistake."""
 DEEPEST_SCHEMA = 64
 """Levels of objects and arrays: the compiler recurses over them."""
+MOST_LEVELS = 800
+"""Of a schema and all that its references lead to, one after the other: by a chain of these a text that is not deep of
+its own takes the compiler as deep as it is long. Some 2,000 end the process, without an error that could be caught."""
+MOST_LINES = 256
+"""Of Lark, in which each rule has a line of its own, and leads to others."""
+MOST_BRACKETS = 800
+"""Of Lark, opening ones of any kind: those of all rules, schemas and expressions may come to stand one in another."""
+NO_TEXT = "NoExtensionBias"
+"""The library's word for a grammar of which no text is left, such as a rule that only leads to itself."""
+LONGEST_FAULT = 300
+_PLACE = re.compile(r"(?:at )?([0-9]+)\(([0-9]+)\): ")
 MOST_COMPILED = 32
 """Grammars kept; the least recently used goes first."""
 
@@ -206,6 +218,8 @@ class TokenMatcher:
             return self._after_the_end()
         bits = np.frombuffer(self._surely(LLMatcher.compute_bitmask), np.uint8)
         if self._matcher.is_error():
+            if NO_TEXT in self._matcher.get_error():
+                raise BadRequest(f"{self._asked_by} leaves no text that could follow", parameter=self._asked_by)
             raise BadRequest(
                 f"{self._asked_by} became too complex to follow: {_first_line(self._matcher.get_error())}",
                 parameter=self._asked_by,
@@ -267,6 +281,38 @@ def refuse_bad_grammar(grammar: Grammar, *, parameter: str) -> None:
                 raise BadRequest(f"{parameter} cannot be compiled: {fault}", parameter=parameter)
         case GrammarKind.JSON_SCHEMA:
             _refuse_bad_schema(grammar.text, parameter)
+        case GrammarKind.LARK:
+            _refuse_bad_lark(grammar, parameter)
+
+
+def _refuse_bad_lark(grammar: Grammar, parameter: str) -> None:
+    """By line and column."""
+    fault = _fault(_source(grammar))
+    if fault:
+        hint = "; this looks like GBNF, and Lark is read here: start: ..." if "::=" in grammar.text else ""
+        raise BadRequest(f"{parameter} cannot be compiled: {fault}{hint}", parameter=parameter)
+
+
+def _lark_source(grammar: Grammar) -> str:
+    """Raises BadRequest for what the library must not be given: a peer may send any text."""
+    lines = grammar.text.splitlines()
+    if len(lines) > MOST_LINES:
+        raise BadRequest(
+            f"{grammar.asked_by} has {len(lines)} lines; at most {MOST_LINES} are served", parameter=grammar.asked_by
+        )
+    brackets = sum(map(grammar.text.count, "([{"))
+    if brackets > MOST_BRACKETS:
+        raise BadRequest(
+            f"{grammar.asked_by} opens {brackets} brackets; at most {MOST_BRACKETS} are served",
+            parameter=grammar.asked_by,
+        )
+    for number, line in enumerate(lines, 1):
+        if line.lstrip().startswith("%llguidance"):
+            raise BadRequest(
+                f"{grammar.asked_by}, line {number}: options of %llguidance are not taken: leave the line out",
+                parameter=grammar.asked_by,
+            )
+    return LLMatcher.grammar_from_lark(grammar.text)
 
 
 def _refuse_bad_schema(text: str, parameter: str) -> None:
@@ -278,6 +324,12 @@ def _refuse_bad_schema(text: str, parameter: str) -> None:
         raise BadRequest(f"{parameter} is nested deeper than {DEEPEST_SCHEMA} levels; flatten it", parameter=parameter)
     if not isinstance(schema, Mapping):
         raise BadRequest(f"{parameter} is {text[:40]}; a JSON schema is an object", parameter=parameter)
+    if _unfolded_levels(schema) > MOST_LEVELS:
+        raise BadRequest(
+            f"{parameter} leads through references to definitions of more than {MOST_LEVELS} levels together: use"
+            " fewer, or flatten them",
+            parameter=parameter,
+        )
     if fault := _schema_fault(schema):
         path, fault = _innermost(schema, schema, parameter, fault)
         raise BadRequest(f"{path} cannot be compiled: {fault}", parameter=path)
@@ -328,6 +380,8 @@ def _source(grammar: Grammar) -> str:
     """Of a grammar that is the same over every vocabulary."""
     if grammar.kind is GrammarKind.REGEX:
         return LLMatcher.grammar_from_regex(grammar.text)
+    if grammar.kind is GrammarKind.LARK:
+        return _lark_source(grammar)
     return LLMatcher.grammar_from_json_schema(grammar.text)
 
 
@@ -348,12 +402,47 @@ def _calls_source(grammar: Grammar, marks: Callable[[ToolFormat], Marks]) -> str
 
 
 def _is_deeper(value: object, levels: int) -> bool:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return levels < 0 or any(_is_deeper(each, levels - 1) for each in inner)
+    return levels < 0 or any(_is_deeper(each, levels - 1) for each in _inner(value))
+
+
+def _unfolded_levels(schema: Mapping[str, object]) -> int:
+    """At most so deep does a schema lead, with all definitions that it refers to behind one another."""
+    text = json.dumps(schema)
+    is_plain = '"$id"' not in text and "draft-04" not in text  # else what a reference means depends on where it stands
+    targets = (_referred(schema, each) if is_plain else schema for each in set(_references(schema)))
+    return _levels(schema) + sum(1 + _levels(target) for target in targets)
+
+
+def _references(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        found = (value.get(name) for name in ("$ref", "$dynamicRef", "$recursiveRef"))
+        yield from (reference for reference in found if isinstance(reference, str))
+    for inner in _inner(value):
+        yield from _references(inner)
+
+
+def _referred(schema: object, reference: str) -> object:
+    """What stands there; the whole schema where that is not found out."""
+    found: object = schema
+    for step in reference.split("/")[1:] if reference.startswith("#/") else ():
+        found = found.get(step) if isinstance(found, dict) else None
+        if found is None:
+            return schema
+    return found
+
+
+def _levels(value: object) -> int:
+    return 1 + max(map(_levels, inner), default=0) if (inner := list(_inner(value))) else 0
+
+
+def _inner(value: object) -> Iterable[object]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def _first_line(message: str) -> str:
     """The library draws a picture of a faulty expression below the first line; a path and a reason say enough."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     reasons = [line for line in lines if line.startswith("error:")]
-    return "; ".join([*lines[:1], *reasons])
+    told = "; ".join([*lines[:1], *reasons])
+    placed = _PLACE.sub(r"line \1, column \2: ", told, count=1) if _PLACE.match(told) else told
+    return placed if len(placed) <= LONGEST_FAULT else f"{placed[:LONGEST_FAULT]}..."

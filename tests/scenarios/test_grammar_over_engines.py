@@ -83,6 +83,14 @@ CALLS = Grammar(
 )
 
 
+LARK = {
+    "rules that lead to one another": 'start: item (", " item)+ "."\nitem: WORD | "(" start ")"\nWORD: /[a-z]{2,5}/\n',
+    "a part of at most so many tokens": 'start: note ";" /[0-9]{3}/\nnote[max_tokens=5]: /[a-z }]*/\n',
+    "a schema within": 'start: "say " %json {"type": "object"}\n',
+    "a lazy part": 'start: said "!" said\nsaid[lazy]: /[a-z}]*}/\n',
+}
+
+
 def calling(prefix: tuple[TokenId, ...]) -> list[float]:
     """A model that opens a call and then babbles; behind what closes it, it ends."""
     said = b"".join(TABLE[token] for token in prefix[1:])
@@ -161,6 +169,36 @@ async def test_a_call_that_nobody_forced_fits_its_schema_whatever_the_draft_prop
             assert json.loads(arguments)["a"] in (12, 345)
         if seed % 2 == 0 or verification is Verification.COUPLED:
             assert answer.ids == alone.ids
+
+
+@pytest.mark.parametrize("text", LARK.values(), ids=LARK.keys())
+@pytest.mark.parametrize("verification", list(Verification))
+async def test_an_answer_keeps_to_rules_in_lark_whatever_the_draft_proposes(
+    verification: Verification, text: str
+) -> None:
+    lark = Grammar(GrammarKind.LARK, text)
+    requests = [
+        asks(
+            constrained(seed, temperature=seed % 2, grammar=lark),
+            max_tokens=60,
+            end_tokens=(END,),
+            verification=verification,
+        )
+        for seed in range(12)
+    ]
+    plain, _ = await answers(PAIR, requests, OFF)
+    for draft in (at_random, constant(PROSE)):
+        found, proposed = await answers(replace(PAIR, draft=draft), requests, KS[4])
+        assert proposed > 0
+        for seed, (answer, alone) in enumerate(zip(found, plain, strict=True)):
+            assert isinstance(answer, Answer), answer
+            assert isinstance(alone, Answer), alone
+            matcher = table_grammars(TABLE, end_tokens=frozenset({END})).compile(lark)
+            for token in answer.ids:
+                assert matcher.admitted()[token], text_of(answer.ids)
+                matcher.advance(token)
+            if seed % 2 == 0 or verification is Verification.COUPLED:
+                assert answer.ids == alone.ids
 
 
 @pytest.mark.parametrize("verification", list(Verification))

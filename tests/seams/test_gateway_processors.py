@@ -39,6 +39,7 @@ HONOURED: list[tuple[dict[str, Any], str]] = [
     ({"extra_body": {"structured_outputs": {"choice": ["c.t", "cow (x)"]}}}, "c.t"),
     ({"extra_body": {"structured_outputs": {"regex": "(ba){2}"}}}, "baba"),
     ({"extra_body": {"structured_outputs": {"json_object": True}}}, "{}"),
+    ({"extra_body": {"structured_outputs": {"grammar": 'start: x ("-" x)~2\nx: "cow" | "co"\n'}}}, "co-co-co"),
 ]
 
 
@@ -73,6 +74,25 @@ BAD_GRAMMARS: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"structured_outputs": {"json": SCHEMA}}, "structured_outputs.json.properties.age", "numbre"),
     ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex", "unclosed"),
+    (
+        {"structured_outputs": {"grammar": 'start: "a"\nx "b"'}},
+        "structured_outputs.grammar",
+        "line 2, column 3: Expected",
+    ),
+    ({"structured_outputs": {"grammar": 'root ::= "a"'}}, "structured_outputs.grammar", "this looks like GBNF"),
+    ({"structured_outputs": {"grammar": ""}}, "structured_outputs.grammar", "Empty grammar"),
+    ({"structured_outputs": {"grammar": "start: start"}}, "structured_outputs.grammar", "leaves no text"),
+    (
+        {"structured_outputs": {"grammar": 'start: "a"\n' * 257}},
+        "structured_outputs.grammar",
+        "has 257 lines; at most 256",
+    ),
+    ({"structured_outputs": {"grammar": "a" * 65537}}, "structured_outputs.grammar", "has 65537 characters"),
+    (
+        {"structured_outputs": {"grammar": 'start: "a"\n %llguidance {"no_forcing": true}'}},
+        "structured_outputs.grammar",
+        "line 2: options of %llguidance",
+    ),
     ({"response_format": {"type": "json_object"}, "ignore_eos": True}, "ignore_eos", "leave one out"),
     (
         {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}},

@@ -19,6 +19,7 @@ from tandem_runtime.domain.tokens import Grammar, GrammarKind, TokenId
 from tandem_runtime.grammar import (
     LONGEST_GRAMMAR,
     MOST_COMPILED,
+    MOST_LINES,
     TokenMatcher,
     folder_grammars,
     refuse_bad_grammar,
@@ -41,6 +42,26 @@ def regex(text: str) -> Grammar:
 
 def schema(**fields: object) -> Grammar:
     return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(fields))
+
+
+def lark(text: str) -> Grammar:
+    return Grammar(GrammarKind.LARK, text)
+
+
+def chain(length: int, brackets: int = 0, last: str = '"x"') -> str:
+    """Rules that lead one to the next, each with parentheses."""
+    links = (f"a{at}: {'(' * brackets}a{at + 1}{')' * brackets}\n" for at in range(length))
+    return "".join(["start: a0\n", *links, f"a{length}: {last}\n"])
+
+
+def referring(definitions: int, levels: int) -> str:
+    """A schema whose definitions lead one to the next, each through so many levels."""
+
+    def one(at: int) -> str:
+        return '{"items":' * levels + f'{{"$ref":"#/$defs/{at + 1}"}}' + "}" * levels
+
+    links = [f'"{at}":{one(at)}' for at in range(definitions)]
+    return f'{{"$ref":"#/$defs/0","$defs":{{{",".join(links)},"{definitions}":{{"type":"null"}}}}}}'
 
 
 def admitted(matcher: TokenMatcher) -> str:
@@ -262,6 +283,15 @@ BAD: list[tuple[Grammar, str, str]] = [
     (properties(a={"$ref": "#/$defs/none"}), "f.properties.a", "does not exist"),
     (properties(a={"type": "string", "pattern": "(?=a)b"}), "f.properties.a", "look-around"),
     (schema(type="integer", minimum=3, maximum=1), "f", "nsatisfiable"),
+    (lark('start: "a"\nx: (\n'), "f", "^f cannot be compiled: line 2, column 5: Expected token"),
+    (lark('start: "a"\nx: ' + "(" * 500 + '"a"' + ")" * 500), "f", "line 2, column 33: .* too deeply nested.{0,200}$"),
+    (lark('start: %json {"type": 3}'), "f", "line 1, column 8: failed to compile JSON schema"),
+    (lark(chain(MOST_LINES - 1)), "structured_outputs.grammar", "has 257 lines; at most 256 are served"),
+    (lark('start: "a"\n%llguidance {}'), "structured_outputs.grammar", "line 2: options of %llguidance"),
+    (lark(chain(100, 9)), "structured_outputs.grammar", "opens 900 brackets; at most 800 are served"),
+    (lark("start: %json " + referring(100, 25)), "structured_outputs.grammar", "opens 2603 brackets"),
+    (Grammar(GrammarKind.JSON_SCHEMA, referring(100, 25)), "f", "more than 800 levels together"),
+    (Grammar(GrammarKind.JSON_SCHEMA, referring(1500, 1)), "f", "more than 800 levels together"),
     (Grammar(GrammarKind.JSON_SCHEMA, '{"items":' * 80 + "{}" + "}" * 80), "f", "deeper than 64"),
 ]
 
@@ -276,7 +306,38 @@ def test_a_grammar_that_does_not_compile_is_refused_by_the_path_of_what_is_wrong
     assert "\n" not in str(caught.value)
 
 
+DEEPEST = [
+    lark(chain(MOST_LINES - 2)),
+    lark(chain(28, 27)),
+    lark(chain(200, 3)),
+    lark(chain(250, 1, "%json " + referring(35, 12))),
+    Grammar(GrammarKind.JSON_SCHEMA, referring(240, 1)),
+    Grammar(GrammarKind.JSON_SCHEMA, referring(28, 25)),
+]
+
+
+@pytest.mark.parametrize("deepest", DEEPEST, ids=[str(at) for at in range(len(DEEPEST))])
+def test_what_recurses_as_deep_as_it_may_ends_no_process(deepest: Grammar) -> None:
+    """On a thread, as engines compile. More ends it by a signal: nobody can catch that."""
+    refuse_bad_grammar(deepest, parameter="f")
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.append(admitted(GRAMMARS.compile(deepest))))
+    thread.start()
+    thread.join()
+    assert len(found) == 1
+
+
+def test_an_engine_refuses_rules_that_no_gateway_has_looked_at() -> None:
+    with pytest.raises(BadRequest, match="has 4002 lines") as caught:
+        GRAMMARS.compile(lark(chain(4000)))
+    assert caught.value.parameter == "structured_outputs.grammar"
+    with pytest.raises(BadRequest, match=r"structured_outputs\.grammar cannot be compiled"):
+        GRAMMARS.compile(lark("start: <[999999]>"))
+
+
 def test_schemas_that_compile_are_let_through() -> None:
     refuse_bad_grammar(schema(**{"$defs": {"n": {"type": "number"}}, "anyOf": [{"$ref": "#/$defs/n"}]}), parameter="f")
     refuse_bad_grammar(Grammar(GrammarKind.JSON_SCHEMA, '{"items":' * 60 + "{}" + "}" * 60), parameter="f")
     refuse_bad_grammar(regex("a|b"), parameter="f")
+    tree = {"type": "object", "properties": {"next": {"$ref": "#"}, "other": {"$ref": "#/properties/next"}}}
+    refuse_bad_grammar(schema(**tree), parameter="f")

@@ -72,12 +72,14 @@ class GrammarKind(StrEnum):
     CALLS = "Calls"
     """Begins where the model begins a call of a tool; `text` is JSON with the `format` in which it writes calls (see
     `domain.tool_calls`), and `call`, the JSON schema of one."""
+    LARK = "Lark"
+    """Rules in Lark, in the dialect of llguidance; `start` is the whole output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What texts an output may become: all that `text`, a JSON schema or a regular expression, describes; or anything,
-    but with calls that do."""
+    """What texts an output may become: all that `text`, a JSON schema, a regular expression or Lark, describes; or
+    anything, but with calls that do."""
 
     kind: GrammarKind
     text: str
@@ -85,7 +87,8 @@ class Grammar:
     @property
     def asked_by(self) -> str:
         """The field of a request that asks for such."""
-        return "tools" if self.kind is GrammarKind.CALLS else "response_format"
+        fields = {GrammarKind.CALLS: "tools", GrammarKind.LARK: "structured_outputs.grammar"}
+        return fields.get(self.kind, "response_format")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,8 @@
 
 Refuses to know how a grammar is followed.
 
-`response_format` is OpenAI's, on both endpoints. `structured_outputs` is vLLM's; its `grammar` and `structural_tag` are
-written in dialects of other libraries and are refused by name. A schema is always followed to the letter: `strict` has
-no effect.
+`response_format` is OpenAI's, on both endpoints. `structured_outputs` is vLLM's; its `structural_tag` is written in
+another library's dialect and is refused by name. A schema is always followed to the letter: `strict` has no effect.
 """
 
 import json
@@ -58,12 +57,13 @@ class StructuredOutputs(BaseModel):
     json_object: bool | None = None
     regex: str | None = None
     choice: list[str] | None = Field(default=None, min_length=1, max_length=MOST_CHOICES)
+    lark: str | None = Field(default=None, alias="grammar")
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        given = [self.document is not None, bool(self.json_object), self.regex is not None, self.choice is not None]
-        if sum(given) != 1:
-            raise ValueError("exactly one of json, json_object, regex and choice is needed")
+        texts = (self.document, self.regex, self.choice, self.lark)
+        if sum(text is not None for text in texts) + bool(self.json_object) != 1:
+            raise ValueError("exactly one of json, json_object, regex, choice and grammar is needed")
         return self
 
     @property
@@ -73,6 +73,8 @@ class StructuredOutputs(BaseModel):
             return "json"
         if self.json_object:
             return "json_object"
+        if self.lark is not None:
+            return "grammar"
         return "choice" if self.choice is not None else "regex"
 
     def grammar(self) -> Grammar:
@@ -81,6 +83,8 @@ class StructuredOutputs(BaseModel):
             return Grammar(GrammarKind.JSON_SCHEMA, text)
         if self.json_object:
             return ANY_OBJECT
+        if self.lark is not None:
+            return Grammar(GrammarKind.LARK, self.lark)
         if self.choice is not None:
             return Grammar(GrammarKind.REGEX, "|".join(map(_literally, self.choice)))
         assert self.regex is not None, "validated"

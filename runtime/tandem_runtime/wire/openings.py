@@ -38,6 +38,7 @@ _GRAMMARS = {
     GrammarKind.JSON_SCHEMA: pb.GRAMMAR_KIND_JSON_SCHEMA,
     GrammarKind.REGEX: pb.GRAMMAR_KIND_REGEX,
     GrammarKind.CALLS: pb.GRAMMAR_KIND_CALLS,
+    GrammarKind.LARK: pb.GRAMMAR_KIND_LARK,
 }
 _GRAMMARS_BACK: dict[int, GrammarKind] = {number: kind for kind, number in _GRAMMARS.items()}
 
