@@ -18,7 +18,7 @@ import logging
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -409,8 +409,10 @@ def _unfolded_levels(schema: Mapping[str, object]) -> int:
     """At most so deep does a schema lead, with all definitions that it refers to behind one another."""
     text = json.dumps(schema)
     is_plain = '"$id"' not in text and "draft-04" not in text  # else what a reference means depends on where it stands
+    levels: dict[int, int] = {}
+    whole = _levels(schema, levels)
     targets = (_referred(schema, each) if is_plain else schema for each in set(_references(schema)))
-    return _levels(schema) + sum(1 + _levels(target) for target in targets)
+    return whole + sum(1 + levels.get(id(target), 0) for target in targets)
 
 
 def _references(value: object) -> Iterator[str]:
@@ -431,11 +433,16 @@ def _referred(schema: object, reference: str) -> object:
     return found
 
 
-def _levels(value: object) -> int:
-    return 1 + max(map(_levels, inner), default=0) if (inner := list(_inner(value))) else 0
+def _levels(value: object, found: dict[int, int]) -> int:
+    """Of objects and lists within; those of each of them are `found` too, so that many references cost one look."""
+    inner = _inner(value)
+    if not inner:
+        return 0
+    found[id(value)] = 1 + max(_levels(each, found) for each in inner)
+    return found[id(value)]
 
 
-def _inner(value: object) -> Iterable[object]:
+def _inner(value: object) -> Collection[object]:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
