@@ -6,6 +6,7 @@ are the controllers' own. One serves all namespaces of a test, so that many roll
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from tandem_operator.ports import Pressure
 
 NOBODY = "nobody"
 """The scheduler that these pods wait for."""
+NETWORK = 1 + os.getpid() % 90
+"""Of 127/8, where these pods listen: runs beside each other meet seldom."""
 ROUND_SECONDS = 0.2
 REQUESTS = 200
 """Of each revision that a policy gives weight; more than any analysis here asks for."""
@@ -74,7 +77,7 @@ class IdlePods:
     async def _begin(self, body: Mapping[str, Any]) -> None:
         self._count += 1
         metadata = body["metadata"]
-        address = f"127.88.{self._count // 250}.{self._count % 250 + 1}"
+        address = f"127.{NETWORK}.{self._count // 250}.{self._count % 250 + 1}"
         arguments = json.dumps(body["spec"])
         pod = IdlePod(metadata["namespace"], metadata["labels"], metadata["uid"], address, arguments)
         self._pods[pod.uid] = pod

@@ -2,11 +2,12 @@
 
 import asyncio
 import signal
+import time
 from pathlib import Path
 
 import pytest
 from tests.cluster.operator_process import OperatorProcess
-from tests.cluster.rollout_story import FIRST, Stage, count_kills, settled, theatre
+from tests.cluster.rollout_story import FIRST, Stage, address_of, count_kills, settled, theatre
 from tests.scenarios.gitops import argocd, kstatus
 
 from tandem_devcluster.api import build_path
@@ -17,6 +18,10 @@ from tandem_operator.rights import LEASE_NAME
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 OLD, NEW = "tandem-runtime:0.1.0", "tandem-runtime:0.2.0"
+STANDBY = "operator-1"
+STANDING_BY_SECONDS = 5.0
+HANDOVER_SECONDS = 2.5
+"""A standby asks every two seconds; an expired Lease would take fifteen."""
 WRITES = 6
 """After so many writes from the command on the operator is killed: while the new revision's children are made."""
 
@@ -29,11 +34,12 @@ def test_an_upgraded_operator_makes_a_new_revision_by_command_and_goes_back_by_c
 
 async def play(cluster: Cluster, folder: Path) -> None:
     async with theatre(cluster, folder) as house, house.stage() as stage:
-        first = await installed(stage)
-        before = await pods(stage)
-        newer = stage.operator.changed(TANDEM_RUNTIME_IMAGE=NEW)
-        newer.start()
+        newer = stage.operator.changed(
+            TANDEM_RUNTIME_IMAGE=NEW, POD_NAME=STANDBY, POD_IP=address_of(stage.namespace).replace("127.99", "127.98")
+        )
         try:
+            first = await installed(stage, newer)
+            before = await pods(stage)
             await scaled(stage)
             assert before <= await pods(stage)
             second = await upgraded(stage, newer, first)
@@ -43,19 +49,32 @@ async def play(cluster: Cluster, folder: Path) -> None:
     assert (newer.strange_lines(), newer.exits.count(-signal.SIGKILL)) == ([], 1)
 
 
-async def installed(stage: Stage) -> str:
-    """The first revision, by an older operator, which then ends in order, so that the next one need not wait."""
+async def installed(stage: Stage, newer: OperatorProcess) -> str:
+    """The first revision, by an older operator, which then ends in order, so that the one that stands by need not wait
+    until the Lease has expired."""
     older = stage.operator.changed(TANDEM_RUNTIME_IMAGE=OLD)
     await stage.create(FIRST)
     assert said_of(await stage.api.get(stage.path)) == ("InProgress", "Progressing")
     older.start()
     try:
         found = await stage.serves(FIRST)
+        newer.start()
+        await asyncio.sleep(STANDING_BY_SECONDS)
+        assert not await holds(stage, STANDBY)
     finally:
-        status = await older.stop()
-    lease = build_path("leases", namespace=stage.namespace, group="coordination.k8s.io/v1", name=LEASE_NAME)
-    assert (status, text(await stage.api.get(lease), "spec", "holderIdentity")) == (0, "")
+        status, ended = await older.stop(), time.monotonic()
+    async with asyncio.timeout(STANDING_BY_SECONDS):
+        while not await holds(stage, STANDBY):
+            await asyncio.sleep(0.05)
+    assert status == 0
+    assert time.monotonic() - ended < HANDOVER_SECONDS
     return text(found, "status", "stableRevision")
+
+
+async def holds(stage: Stage, pod: str) -> bool:
+    """Whether this pod leads."""
+    lease = build_path("leases", namespace=stage.namespace, group="coordination.k8s.io/v1", name=LEASE_NAME)
+    return text(await stage.api.get(lease), "spec", "holderIdentity").startswith(pod)
 
 
 async def scaled(stage: Stage) -> None:
