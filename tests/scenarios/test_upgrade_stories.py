@@ -2,15 +2,17 @@
 
 import copy
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+import pytest
 from tests.domain.simulated_specs import V2, V3, changed
 from tests.domain.simulated_world import Behaviour, World, push, settled
 from tests.domain.upgradable_world import BRIEF, NEWER, Upgradable, serving
 from tests.scenarios.operator_stage import KilledError, Stage, command, final, look_until, nth
 from tests.scenarios.story_views import deployments, served, stage, weights
 
+from tandem_operator.domain import revision, templates
 from tandem_operator.domain.progress import Stage as Where
 from tandem_operator.domain.revision import revision_of
 from tandem_operator.domain.spec import parse
@@ -37,6 +39,49 @@ def test_an_upgrade_of_the_operator_leaves_every_pod_as_it_was() -> None:
     before = copy.deepcopy(world.objects)
     world.run(300)
     assert world.objects == before
+
+
+def test_an_operator_that_renders_otherwise_leaves_every_pod_as_it_was_until_it_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = serving()
+    first, before = world.stable, copy.deepcopy(world.objects)
+    command_of = templates._engine_command
+    monkeypatch.setattr(templates, "_engine_command", lambda engine: [*command_of(engine), "--newer"])
+    world.run(300)
+    assert world.objects == before
+    world.command("upgrade", f"@{first}#1")
+    world.run_until(promoted(first))
+    target = [name for name in deployments(world) if name not in {name for _, name in before}]
+    assert all("--newer" in str(world.objects["Deployment", name]["spec"]["template"]) for name in target)
+    assert target
+
+
+def with_another_field(monkeypatch: pytest.MonkeyPatch, defaults: Mapping[str, object]) -> None:
+    """The operator hashes a field more, which every spec has with the value that it was given where nobody set it."""
+    normalised = revision._normalised
+    monkeypatch.setattr(revision, "_DEFAULTS", {**revision._DEFAULTS, **defaults})
+    monkeypatch.setattr(revision, "_normalised", lambda values: normalised({**values, "cacheType": "bf16"}))
+
+
+def test_an_operator_with_another_hashed_field_and_its_default_leaves_every_pod_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = serving()
+    before = copy.deepcopy(world.objects)
+    with_another_field(monkeypatch, {"cacheType": "bf16"})
+    world.run(300)
+    assert world.objects == before
+
+
+def test_a_hashed_field_whose_default_is_in_no_table_would_make_a_canary_of_every_object(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So that the test above is known to see it."""
+    world = serving()
+    first = world.stable
+    with_another_field(monkeypatch, {})
+    world.run_until(lambda seen: seen.progress.rollout.revision not in ("", first))
 
 
 def test_a_draft_that_is_edited_after_an_upgrade_of_the_operator_leaves_the_targets_pods_as_they_were() -> None:
