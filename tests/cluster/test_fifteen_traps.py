@@ -8,7 +8,9 @@ Played here, at the same time: 1 to 5, 7 to 9, 11, 13 and 15. Elsewhere: 6 (a re
 """
 
 import asyncio
+import itertools
 import json
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.cluster.fault_proxy import Asked, Fault, Hung, Refused, each
+from tests.cluster.fault_proxy import Asked, Entry, Fault, Hung, Refused, each
 from tests.cluster.idle_pods import FAILING, NEVER_READY
 from tests.cluster.rollout_story import (
     ALERT_TOKEN,
@@ -28,6 +30,7 @@ from tests.cluster.rollout_story import (
     address_of,
     asked_for,
     chosen,
+    during,
     settled,
     spec,
     theatre,
@@ -43,6 +46,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 AT_ONCE = 4
 SOON_SECONDS = 60.0
 """For what needs a few looks; on an idle machine each takes less than ten seconds."""
+
+QUIET_SECONDS = 10.0
+"""In which nobody may write a number again."""
 
 Trap = Callable[[Theatre, Stage], Coroutine[None, None, None]]
 
@@ -187,6 +193,32 @@ async def two_bad_revisions_in_a_row_leave_the_last_good_one_untouched(_: Theatr
     assert await weights(stage) == {name_of(FIRST): 100}
 
 
+async def a_promotion_that_fails_half_way_is_finished_and_nothing_of_it_is_done_twice(_: Theatre, stage: Stage) -> None:
+    """7: while a promotion is written the API server refuses every other write, and the operator is killed."""
+    await serving(stage, FIRST)
+    await stage.edit({**SECOND, "canary": {**SECOND["canary"], "steps": [{"percent": 50, "holdSeconds": 2}]}})
+    await stage.until(canary_stands_at(50), within=SOON_SECONDS)
+    began, turns, killed = len(stage.proxy.record), itertools.count(), False
+
+    def script(asked: Asked) -> Fault | None:
+        return Refused(500, "InternalError") if asked.writes and next(turns) % 2 else None
+
+    def after(entry: Entry) -> None:
+        nonlocal killed
+        if not killed and entry.done and "/controllerrevisions/" in entry.asked.path:
+            killed = True
+            stage.operator.kill()
+
+    async with during(stage.proxy, script, 10):
+        stage.proxy.after = after
+        found = await stage.serves(SECOND)
+    assert killed
+    assert any(entry.fault for entry in stage.proxy.record[began:])
+    assert verdicts(found) == {name_of(FIRST): "Good", name_of(SECOND): "Good"}
+    assert await weights(stage) == {name_of(SECOND): 100}
+    assert (await stage.told()).count("Promoted") <= 1
+
+
 async def a_canary_that_is_never_ready_can_be_aborted(_: Theatre, stage: Stage) -> None:
     """8: nothing that is waited for stands before a command."""
     await serving(stage, FIRST)
@@ -275,6 +307,7 @@ async def whoever_scales_is_obeyed_and_never_fought(_: Theatre, stage: Stage) ->
     await serving(stage, FIRST)
     await stage.edit(SECOND)
     await stage.until(canary_stands_at(50), within=SOON_SECONDS)
+    began = len(stage.proxy.record)
     for replicas in (3, 2):
         scale = await stage.api.get(f"{stage.path}/scale")
         await stage.api.replace(f"{stage.path}/scale", {**scale, "spec": {"replicas": replicas}})
@@ -283,6 +316,11 @@ async def whoever_scales_is_obeyed_and_never_fought(_: Theatre, stage: Stage) ->
     owners = [held["manager"] for held in found["metadata"]["managedFields"] if "f:replicas" in json.dumps(held)]
     assert "tandem-operator" not in [owner for owner in owners if owner_of_spec(found, owner)]
     assert found["metadata"]["generation"] == 4
+    await asyncio.sleep(QUIET_SECONDS)
+    assert (await stage.api.get(stage.path))["metadata"]["generation"] == 4
+    done = [entry.asked for entry in stage.proxy.record[began:] if entry.done]
+    written = Counter(asked.path for asked in done if asked.method == "PATCH" and "/deployments/" in asked.path)
+    assert max(written.values(), default=0) <= 3, "once for each of the two numbers, and once when a revision ends"
 
 
 def owner_of_spec(found: Object, manager: str) -> bool:
@@ -312,6 +350,7 @@ TRAPS: tuple[Trap, ...] = (
     a_leader_that_cannot_reach_the_api_server_writes_nothing_more_and_ends,
     two_that_both_lead_do_everything_once,
     two_bad_revisions_in_a_row_leave_the_last_good_one_untouched,
+    a_promotion_that_fails_half_way_is_finished_and_nothing_of_it_is_done_twice,
     a_canary_that_is_never_ready_can_be_aborted,
     without_an_answer_a_canary_holds,
     alerts_that_come_again_and_again_cause_one_rollback,
