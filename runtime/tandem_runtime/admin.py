@@ -32,17 +32,29 @@ REQUEST_SECONDS = float(_IDLE_SECONDS)
 """From a request's first byte until it is whole, and from a connection's beginning to its first request."""
 
 
+def never() -> None:
+    """Nothing hangs in a process that takes no steps."""
+
+
+def _ok_unless(reason: str | None) -> Response:
+    return PlainTextResponse("ok\n") if reason is None else PlainTextResponse(f"{reason}\n", status_code=503)
+
+
 def admin_app(
-    *, trouble: Callable[[], str | None], registry: CollectorRegistry, routes: Sequence[BaseRoute] = ()
+    *,
+    trouble: Callable[[], str | None],
+    registry: CollectorRegistry,
+    routes: Sequence[BaseRoute] = (),
+    hung: Callable[[], str | None] = never,
 ) -> Starlette:
-    """`/healthz` answers as long as the loop turns; `/readyz` is 503 with the reason while `trouble` gives one."""
+    """`/readyz` is 503 with the reason while `trouble` gives one, `/healthz` while `hung` does: then only another
+    process helps. Else `/healthz` answers as long as the loop turns."""
 
     async def healthz(_: Request) -> Response:
-        return PlainTextResponse("ok\n")
+        return _ok_unless(hung())
 
     async def readyz(_: Request) -> Response:
-        reason = trouble()
-        return PlainTextResponse("ok\n") if reason is None else PlainTextResponse(f"{reason}\n", status_code=503)
+        return _ok_unless(trouble())
 
     async def metrics(_: Request) -> Response:
         return Response(exposition.generate_latest(registry), media_type=exposition.CONTENT_TYPE_LATEST)

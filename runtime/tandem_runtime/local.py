@@ -19,7 +19,7 @@ from tandem_runtime.domain.policy import (
 from tandem_runtime.domain.suffix import EarlierOutputs
 from tandem_runtime.domain.tokens import Drafter
 from tandem_runtime.drafters import EARLIER_BYTES, LookupDraft
-from tandem_runtime.engines.batched import DEFAULT_SIZE
+from tandem_runtime.engines.batched import DEFAULT_SIZE, BatchedEngine
 from tandem_runtime.engines.draft_loop import BatchedDraft
 from tandem_runtime.engines.pace import Pace
 from tandem_runtime.engines.planning import StepSize
@@ -95,6 +95,13 @@ def local_fleet(
 def adapter_desk(fleet: Fleet) -> AdapterDesk | None:
     """Of the one target of a local fleet; None where it takes no adapters."""
     return next((each.engine.adapters for each in fleet.targets if isinstance(each.engine, BatchedTarget)), None)
+
+
+def hung(fleet: Fleet, deadline_seconds: float) -> str | None:
+    """Which engine of a local fleet hangs, and that only another process helps; None where none does."""
+    engines = (replica.engine for pool in (fleet.targets, fleet.drafts) for replica in pool)
+    found = (each.hung(deadline_seconds) for each in engines if isinstance(each, BatchedEngine))
+    return next((words for words in found if words is not None), None)
 
 
 def local_policy(

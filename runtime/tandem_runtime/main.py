@@ -27,7 +27,7 @@ from tandem_runtime.domain.ahead import Overlap
 from tandem_runtime.domain.errors import SettingRefused, TandemError
 from tandem_runtime.domain.tokens import Drafter
 from tandem_runtime.engines.cores import MOST_THREADS, SHORT_WAITING, allowed_cores
-from tandem_runtime.engines.options import AS_IS, STEP_ROWS, WEIGHTS
+from tandem_runtime.engines.options import AS_IS, STEP_DEADLINE_SECONDS, STEP_ROWS, WEIGHTS
 from tandem_runtime.settings import Settings, read_settings
 from tandem_runtime.wire.transport import FEWER_THREADS
 from tandem_runtime.words import (
@@ -195,6 +195,12 @@ def _add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         default=STEP_ROWS,
         help="rows of all sessions together in a step, beside a prompt's chunk (default %(default)s)",
     )
+    add(
+        "--step-deadline-seconds",
+        type=partial(positive_number, least=0),
+        default=STEP_DEADLINE_SECONDS,
+        help="a step may take so long before /healthz asks for another process; 0: for ever (default %(default)s)",
+    )
 
 
 def add_serving_arguments(parser: argparse.ArgumentParser, *, port: int) -> None:
@@ -273,6 +279,7 @@ def _run_role(arguments: argparse.Namespace, settings: Settings) -> int:
         admin_port=arguments.admin_port,
         grace_seconds=arguments.grace_seconds,
         role_tls=arguments.role_tls,
+        step_deadline_seconds=arguments.step_deadline_seconds,
     )
     clock = SystemClock()
     until_signalled(
@@ -471,6 +478,7 @@ def _pair_options(arguments: argparse.Namespace, settings: Settings) -> "PairOpt
         exactness=policy.ExactnessPolicy(arguments.replay_basis_points),
         limits=_limits(arguments),
         listening=_listening(arguments, settings, notice_seconds=0.0),
+        step_deadline_seconds=arguments.step_deadline_seconds,
     )
 
 

@@ -34,7 +34,7 @@ from tandem_runtime.domain.tokens import Incarnation
 from tandem_runtime.engines.adapters import Adapters
 from tandem_runtime.engines.batched import BatchedEngine
 from tandem_runtime.engines.draft_loop import BatchedDraft
-from tandem_runtime.engines.options import AS_IS, AdapterOptions, EngineOptions
+from tandem_runtime.engines.options import AS_IS, STEP_DEADLINE_SECONDS, AdapterOptions, EngineOptions
 from tandem_runtime.engines.pace import UNPACED, Pace, cost_named
 from tandem_runtime.engines.planning import RIDE_ALONG_TOKENS, StepSize
 from tandem_runtime.engines.scripted import SCHEME, load_scripted_model
@@ -74,6 +74,7 @@ class ServeOptions:
     admin_port: int
     grace_seconds: float
     role_tls: Path | None = None
+    step_deadline_seconds: int = STEP_DEADLINE_SECONDS
 
 
 @dataclass(slots=True)
@@ -284,6 +285,9 @@ class RoleState:
         refusal = self.server.refusal if self.server else None
         return self.starting or refusal or (self.engine.running.trouble if self.engine else None)
 
+    def hung(self, deadline_seconds: float) -> str | None:
+        return self.engine.running.hung(deadline_seconds) if self.engine else None
+
 
 async def serve_role(
     load: Callable[[], Engine], options: ServeOptions, *, ending: asyncio.Event, name: RoleName, clock: Clock
@@ -296,7 +300,8 @@ async def serve_role(
         Route("/internal/memory", state.memory),
         *(adapter_routes(state.adapters) if name is RoleName.TARGET else ()),
     ]
-    app = admin_app(trouble=state.trouble, registry=state.registry, routes=routes)
+    hung = partial(state.hung, options.step_deadline_seconds)
+    app = admin_app(trouble=state.trouble, registry=state.registry, routes=routes, hung=hung)
     async with (
         http_server(app, host=options.host, port=options.admin_port) as admin_port,
         expiry_told(tls, state.registry, clock=clock),

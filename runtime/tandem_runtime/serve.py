@@ -14,13 +14,13 @@ from tandem_runtime.domain.evidence import Ledger
 from tandem_runtime.domain.policy import ControlPolicy, ExactnessPolicy, SpeculationPolicy
 from tandem_runtime.domain.segments import Segments
 from tandem_runtime.domain.tokens import Drafter
-from tandem_runtime.engines.options import EngineOptions
+from tandem_runtime.engines.options import STEP_DEADLINE_SECONDS, EngineOptions
 from tandem_runtime.engines.scripted import SCHEME
 from tandem_runtime.gateway.admission import Limits
 from tandem_runtime.gateway.key_file import KeyFile
-from tandem_runtime.gateway.server import Listening, Ports, serve_gateway
+from tandem_runtime.gateway.server import Listening, OwnEngines, Ports, serve_gateway
 from tandem_runtime.gateway.serving import Books, Gateway
-from tandem_runtime.local import LocalModel, Lookup, adapter_desk, local_fleet, local_policy
+from tandem_runtime.local import LocalModel, Lookup, adapter_desk, hung, local_fleet, local_policy
 from tandem_runtime.native_lessons import beginning
 from tandem_runtime.policy import PolicyInForce
 from tandem_runtime.ports import Clock
@@ -45,6 +45,7 @@ class PairOptions:
     exactness: ExactnessPolicy
     limits: Limits
     listening: Listening
+    step_deadline_seconds: int = STEP_DEADLINE_SECONDS
 
 
 async def serve_pair(
@@ -78,8 +79,11 @@ async def serve_pair(
             clock=clock,
             limits=options.limits,
         )
-        routes = adapter_routes(lambda: adapter_desk(fleet))
-        await serve_gateway(gateway, options.listening, keys=keys, ending=ending, started=started, routes=routes)
+        engines = OwnEngines(
+            routes=adapter_routes(lambda: adapter_desk(fleet)),
+            hung=lambda: hung(fleet, options.step_deadline_seconds),
+        )
+        await serve_gateway(gateway, options.listening, keys=keys, ending=ending, started=started, engines=engines)
 
 
 def served_name(options: PairOptions) -> str:

@@ -22,9 +22,9 @@ def port_number(text: str) -> int:
     return int(text)
 
 
-def positive_number(text: str, *, most: int = LARGEST_NUMBER) -> int:
-    if not text.isdecimal() or len(text) > len(str(most)) or not 1 <= int(text) <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {most}")
+def positive_number(text: str, *, least: int = 1, most: int = LARGEST_NUMBER) -> int:
+    if not text.isdecimal() or len(text) > len(str(most)) or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} to {most}")
     return int(text)
 
 

@@ -97,6 +97,17 @@ class BatchedEngine:
             return None
         return f"the step under way has taken {seconds:.0f} s; after {LONGEST_STEP_SECONDS:.0f} its device may hang"
 
+    def hung(self, deadline_seconds: float) -> str | None:
+        """Why nothing but another process helps: its thread cannot be ended from outside. None where it steps, and
+        always with a deadline of 0."""
+        seconds = self._loop.busy_seconds
+        if not deadline_seconds or seconds <= deadline_seconds:
+            return None
+        return (
+            f"the step under way has taken {seconds:.0f} s, more than --step-deadline-seconds {deadline_seconds:g}: "
+            "the process should be started anew"
+        )
+
     @property
     def largest_session_bytes(self) -> int:
         """What the session that holds most of the KV memory holds, blocks that it shares with others included."""

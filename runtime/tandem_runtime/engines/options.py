@@ -10,17 +10,18 @@ from typing import TypeAlias
 
 from tandem_runtime.domain.adapters import MOST_ADAPTERS
 
-__all__ = ["AS_IS", "STEP_ROWS", "WEIGHTS", "AdapterOptions", "Download", "EngineOptions"]
+__all__ = ["AS_IS", "STEP_DEADLINE_SECONDS", "STEP_ROWS", "WEIGHTS", "AdapterOptions", "Download", "EngineOptions"]
 
 AS_IS = "as-is"
 WEIGHTS = (AS_IS, "int8", "int4")
 """Computed with as the folder has them, or rounded to so many bits when they are loaded."""
 
-
 STEP_ROWS = 512
 """Rows of those who ride along, per step: 64 sessions that guess 7 tokens each. Whoever has many sessions that guess
 more does not set everybody's pace by it."""
-
+STEP_DEADLINE_SECONDS = 300
+"""After which a step is given up, and with it the process: ten times what makes an engine unready, so that whatever
+ends at all has ended."""
 
 Download: TypeAlias = Callable[[str, str | None, Path], None]
 """Put an adapter's files of a repository (owner/name), at that revision, into a folder. Blocks. Raises ModelRefused."""

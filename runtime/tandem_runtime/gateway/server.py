@@ -8,7 +8,7 @@ What has not ended shortly before the deadline is told so in words, since the HT
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from tandem_runtime.admin import admin_app, http_server
+from tandem_runtime.admin import admin_app, http_server, never
 from tandem_runtime.gateway.app import Api
 from tandem_runtime.gateway.key_file import KeyFile
 from tandem_runtime.gateway.record_file import opened
@@ -50,6 +50,17 @@ class Ports:
     admin: int
 
 
+@dataclass(frozen=True, slots=True)
+class OwnEngines:
+    """What the admin side has of engines in the gateway's own process: further routes, and whether one is `hung`."""
+
+    routes: Sequence[BaseRoute] = ()
+    hung: Callable[[], str | None] = never
+
+
+NO_ENGINES = OwnEngines()
+
+
 async def serve_gateway(
     gateway: Gateway,
     listening: Listening,
@@ -57,9 +68,9 @@ async def serve_gateway(
     keys: KeyFile | None,
     ending: asyncio.Event,
     started: asyncio.Future[Ports],
-    routes: Sequence[BaseRoute] = (),
+    engines: OwnEngines = NO_ENGINES,
 ) -> None:
-    """Serve until `ending` is set, then drain; `started` is told the ports. The admin side has further `routes`. No
+    """Serve until `ending` is set, then drain; `started` is told the ports. `engines`: those of this process. No
     `keys`: everyone may ask.
 
     Raises OSError for a port in use, and SettingRefused where records cannot be written.
@@ -71,7 +82,8 @@ async def serve_gateway(
     admin = admin_app(
         trouble=gateway.trouble,
         registry=gateway.books.metrics.registry,
-        routes=[Route("/internal/evidence", evidence), *routes],
+        routes=[Route("/internal/evidence", evidence), *engines.routes],
+        hung=engines.hung,
     )
     api = Api(gateway, keys=keys).app()
     host = listening.host
