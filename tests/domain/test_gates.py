@@ -117,11 +117,11 @@ def fetched_as(name: str, digest: str, role: Role = Role.TARGET, *, leaving: boo
 
 
 def test_different_weights_are_told_of_one_role_hash_alone_and_not_of_pods_that_leave() -> None:
-    assert mixed([fetched_as("a", "x"), fetched_as("b", "x")]) is None
-    assert mixed([fetched_as("a", "x"), fetched_as("b", "y", Role.DRAFT)]) is None
-    assert mixed([fetched_as("a", "x"), fetched_as("b", "y", leaving=True)]) is None
+    assert mixed([fetched_as("a", "x"), fetched_as("b", "x")], {}) is None
+    assert mixed([fetched_as("a", "x"), fetched_as("b", "y", Role.DRAFT)], {}) is None
+    assert mixed([fetched_as("a", "x"), fetched_as("b", "y", leaving=True)], {}) is None
     many = [fetched_as(f"p{number}", "x") for number in range(7)]
-    found = mixed([*many, fetched_as("q", "y")])
+    found = mixed([*many, fetched_as("q", "y")], {})
     assert found is not None
     assert (found.verdict, found.reason) == (GateVerdict.CLOSED, "DigestsDiffer")
     assert "p0, p1, p2, p3, p4 and 2 more x; q y;" in found.message

@@ -83,6 +83,60 @@ def test_a_canary_whose_target_has_another_tokenizer_is_refused_at_once_with_the
     assert (stage(world), weights(world), world.verdicts()[v2]) == (Stage.STABLE, {v1: 100}, "Unknown")
 
 
+def test_a_canary_that_is_recreated_is_refused_by_what_was_noted_of_stable_s_pods() -> None:
+    world = installed(changed(QUICK, canary__surge="Recreate"), rate=20)
+    world.edit(target__model__revision=V2)
+    pair = revision_of(parse(world.spec))
+    world.tokenizers[str(pair.target)] = world.tokenizers[str(pair.draft)] = "sha256:new words"
+    world.run_until(lambda seen: "CanaryAborted" in seen.reasons(), within=300)
+    world.run_until(settled, within=600)
+    assert world.condition("RolledBack") == ("True", "TokenizerChanged")
+
+
+def notes(world: World) -> dict[str, str]:
+    """The tokenizer that stands on each revision's record."""
+    held = world.observed().of_kind("ControllerRevision")
+    found = {child.name: child.annotations.get("tandem.dev/tokenizer") for child in held}
+    return {name: digest for name, digest in found.items() if digest is not None}
+
+
+def rewritten(world: World) -> None:
+    """Every pod of stable is another one by now, and fetched what the folder holds since its tokenizer was changed."""
+    pair = revision_of(parse(world.spec))
+    world.tokenizers[str(pair.target)] = world.tokenizers[str(pair.draft)] = "sha256:new words"
+    world.run(30)
+
+
+def test_pods_with_another_tokenizer_than_the_first_are_named_also_when_the_first_are_gone() -> None:
+    world = installed(QUICK, rate=5)
+    assert set(notes(world).values()) == {"sha256:same"}
+    rewritten(world)
+    assert world.condition("ModelsCompatible") == ("False", "DigestsDiffer")
+    assert "sha256:same" in world.message("ModelsCompatible")
+    assert "sha256:new words" in world.message("ModelsCompatible")
+    assert (world.reasons().count("DigestsDiffer"), set(notes(world).values())) == (1, {"sha256:same"})
+    assert world.condition("Ready")[0] == "True"
+
+
+def test_a_tokenizer_that_is_meant_is_noted_once_the_note_of_the_first_is_removed() -> None:
+    world = installed(QUICK, rate=5)
+    rewritten(world)
+    for key in [key for key in world.objects if key[0] == "ControllerRevision"]:
+        world.annotate(key, {"tandem.dev/tokenizer": None})
+    world.run(30)
+    assert world.condition("ModelsCompatible") == ("True", "TokenizersEqual")
+    assert set(notes(world).values()) == {"sha256:new words"}
+
+
+def test_a_revision_that_shares_the_target_takes_the_note_over_and_it_is_written_once() -> None:
+    world = installed(QUICK, rate=20)
+    world.edit(draft__model__revision=V2)
+    world.run_until(lambda seen: stage(seen) is Stage.STEPPING, within=600)
+    assert list(notes(world).values()) == ["sha256:same"] * 2
+    noted = [mark for mark in world.tick().marks if "tandem.dev/tokenizer" in mark.annotations]
+    assert noted == []
+
+
 def test_a_canary_that_keeps_the_tokenizer_is_not_refused_for_it() -> None:
     world = installed(QUICK, rate=20)
     world.edit(target__model__revision=V2)
@@ -113,7 +167,7 @@ def test_a_gateway_that_is_not_ready_since_its_tokenizer_is_nobody_s_refuses_no_
 def test_a_canary_of_a_draft_is_not_refused_for_the_target_that_it_shares_with_stable() -> None:
     pods = (fetched_by(Role.GATEWAY, None, "newer"), fetched_by(Role.TARGET, RoleHash("t"), "older"))
     stable, canary = (Revision(target=RoleHash("t"), draft=RoleHash(draft)) for draft in ("d", "e"))
-    assert retokenized(stable, canary, pods) is None
+    assert retokenized(stable, canary, pods, {}) is None
 
 
 def fetched_by(role: Role, role_hash: RoleHash | None, tokenizer: str) -> Pod:

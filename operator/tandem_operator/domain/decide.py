@@ -106,6 +106,7 @@ ORDER: tuple[Callable[[Situation, Course], Course], ...] = (
     lineage.warn_of_lessons,
     lookups.note_methods,
     loading.note_digests,
+    lineage.note_tokenizers,
     lineage.warn_of_mixed_weights,
     room.mind_room,
     steering.analyse,
@@ -187,7 +188,8 @@ def _conclude(at: Situation, course: Course) -> Decision:
         adapters=loading.state(at, used),
         marks=course.marks,
         checks=course.checks,
-        compatible=gates.mixed(at.seen.pods) or (_UNKNOWN if pair is None else gates.compatible(pair, at.seen.pods)),
+        compatible=gates.mixed(at.seen.pods, at.tokenizers)
+        or (_UNKNOWN if pair is None else gates.compatible(pair, at.seen.pods)),
         capacity=gates.capacity(pod for pod in at.seen.pods if not pod.leaving),
         stalled=course.stalled,
         figures=figures,

@@ -4,13 +4,14 @@ room.
 Refuses to know what is done about it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 
 from tandem_operator.domain.decision import GateResult, GateVerdict
 from tandem_operator.domain.errors import SpecError
-from tandem_operator.domain.observed import Node, Pod
+from tandem_operator.domain.observed import ANNOTATION_TOKENIZER, Node, Pod
 from tandem_operator.domain.pools import AcceleratorTable, choose
-from tandem_operator.domain.revision import Revision, Role
+from tandem_operator.domain.revision import Revision, Role, RoleHash
 from tandem_operator.domain.spec import Placement, Spec, SurgeMode
 
 CRASHES = 5
@@ -79,12 +80,22 @@ NAMES_TOLD = 5
 """Pods that a message names with each digest."""
 
 
-def mixed(pods: Iterable[Pod]) -> GateResult | None:
-    """That pods of one role hash fetched different weights, and which; None where none did.
+Noted = Mapping[RoleHash, str]
+"""By target hash: the digest of the tokenizer that its first pod reported, whether or not that pod is still there."""
+
+
+def mixed(pods: Iterable[Pod], noted: Noted) -> GateResult | None:
+    """That pods of one role hash fetched different weights, or another tokenizer than the first of them, and which;
+    None where none did.
 
     A hash stands for one model, so a folder or a branch has changed under its name between two pods.
     """
-    held = [pod for pod in pods if not pod.leaving and pod.fetched is not None and pod.fetched.digest]
+    here = [pod for pod in pods if not pod.leaving]
+    return _mixed_weights(here) or _other_tokenizers(here, noted)
+
+
+def _mixed_weights(pods: Iterable[Pod]) -> GateResult | None:
+    held = [pod for pod in pods if pod.fetched is not None and pod.fetched.digest]
     for role, role_hash in sorted({(pod.role, str(pod.role_hash)) for pod in held}):
         digests = _by_digest(pod for pod in held if (pod.role, pod.role_hash) == (role, role_hash))
         if len(digests) > 1:
@@ -95,6 +106,36 @@ def mixed(pods: Iterable[Pod]) -> GateResult | None:
             )
             return GateResult(GateVerdict.CLOSED, "DigestsDiffer", message)
     return None
+
+
+def _other_tokenizers(pods: Sequence[Pod], noted: Noted) -> GateResult | None:
+    for target, first in sorted(noted.items()):
+        ours = [pod for pod in pods if pod.role is Role.TARGET and pod.role_hash == target]
+        others = sorted((pod for pod in ours if _words(pod) not in (None, first)), key=lambda pod: pod.name)
+        if others:
+            message = (
+                f"target pods of {target} read text otherwise than its first pod, with the tokenizer {first}: "
+                f"{_named([pod.name for pod in others])} {_words(others[0])}; put the tokenizer's files back and "
+                f"delete these pods, or, if they are meant, remove {ANNOTATION_TOKENIZER} from the ControllerRevisions"
+            )
+            return GateResult(GateVerdict.CLOSED, "DigestsDiffer", message)
+    return None
+
+
+def first_tokenizer(pods: Iterable[Pod], target: RoleHash) -> str | None:
+    """That of the pod which started first, of those that have told."""
+    ours = [pod for pod in pods if pod.role is Role.TARGET and pod.role_hash == target and _words(pod)]
+    first = min(ours, key=lambda pod: (_age_key(pod), pod.name), default=None)
+    return None if first is None else _words(first)
+
+
+def _age_key(pod: Pod) -> float:
+    """Of one that nobody started yet nobody knows when it will be."""
+    return inf if pod.started_at is None else pod.started_at.timestamp()
+
+
+def _words(pod: Pod) -> str | None:
+    return None if pod.fetched is None else pod.fetched.tokenizer or None
 
 
 def _by_digest(pods: Iterable[Pod]) -> dict[str, list[str]]:
@@ -110,18 +151,18 @@ def _named(names: Sequence[str]) -> str:
     return f"{', '.join(names[:NAMES_TOLD])}{more}"
 
 
-def retokenized(stable: Revision, canary: Revision, pods: Iterable[Pod]) -> str | None:
+def retokenized(stable: Revision, canary: Revision, pods: Iterable[Pod], noted: Noted) -> str | None:
     """That a canary's target came with another tokenizer than the gateways', in words; None where not, or nobody knows.
 
     Gateways read stable's for every revision: none would ever let the canary's pods in. Where none has told which, it
-    is that of stable's own pods, as long as there are any. One that reads another than stable's pods is never ready and
-    says nothing of the others; and pods that both revisions share were let in.
+    is that of stable's own pods, or what was noted of them once there are none. One that reads another than stable's
+    pods is never ready and says nothing of the others; and pods that both revisions share were let in.
     """
     if canary.target == stable.target:
         return None
     held = tuple(pods)
     theirs = _tokenizer(held, Role.TARGET, canary.target)
-    ours = _of_gateways(held) or _tokenizer(held, Role.TARGET, stable.target)
+    ours = _of_gateways(held) or _tokenizer(held, Role.TARGET, stable.target) or noted.get(stable.target)
     if ours is None or theirs is None or ours == theirs:
         return None
     return (

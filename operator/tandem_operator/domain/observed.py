@@ -43,6 +43,7 @@ ANNOTATION_RECORD = f"{GROUP}/record"
 ANNOTATION_METHOD = f"{GROUP}/draft-method"
 ANNOTATION_CHANGED_AT = f"{GROUP}/changed-at"
 ANNOTATION_ADAPTERS = f"{GROUP}/adapters"
+ANNOTATION_TOKENIZER = f"{GROUP}/tokenizer"
 
 
 class RevisionVerdict(StrEnum):
@@ -176,7 +177,8 @@ class StoredRevision:
 
     `name` is the short hash. The stable revision is the one with the latest `stable_since`, so that moving the
     pointer is one write of one annotation; the one before it is what a rollback returns to. `method` is how its draft
-    proposed last, kept where it has no pods: the spec may change that without another revision.
+    proposed last, kept where it has no pods: the spec may change that without another revision. `tokenizer` is the
+    digest that the first pod of its target reported.
     """
 
     name: str
@@ -190,6 +192,7 @@ class StoredRevision:
     record: Mapping[str, object] | None = None
     method: DraftMethod | None = None
     adapters: tuple[StoredAdapter, ...] = ()
+    tokenizer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +371,7 @@ def read_revision(child: Child, prefix: str) -> StoredRevision:
         record=_mark(marks, ANNOTATION_RECORD, json.loads),
         method=_mark(marks, ANNOTATION_METHOD, DraftMethod),
         adapters=_adapters(child.body, _mark(marks, ANNOTATION_ADAPTERS, json.loads)),
+        tokenizer=marks.get(ANNOTATION_TOKENIZER) or None,
     )
 
 

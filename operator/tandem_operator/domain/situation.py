@@ -118,6 +118,12 @@ class Situation:
     def stable_name(self) -> str:
         return "" if self.stable is None else self.stable.name
 
+    @property
+    def tokenizers(self) -> Mapping[RoleHash, str]:
+        """By target hash: what was noted of the first pod's. The oldest note counts."""
+        held = sorted(self.revisions.values(), key=lambda stored: -stored.number)
+        return {stored.pair.target: stored.tokenizer for stored in held if stored.tokenizer is not None}
+
     def pair(self, name: str) -> Revision | None:
         """The pair of a revision that is stored or that the spec means."""
         stored = self.revisions.get(name)

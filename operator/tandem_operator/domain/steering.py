@@ -361,7 +361,7 @@ def mind_gates(at: Situation, course: Course) -> Course:
     fit = gates.compatible(pair, at.seen.pods)
     if fit.verdict is GateVerdict.CLOSED:
         return end_canary(at, course, Ending(reason="ModelsIncompatible", note=fit.message, bad=True))
-    strange = None if at.stable is None else gates.retokenized(at.stable.pair, pair, at.seen.pods)
+    strange = None if at.stable is None else gates.retokenized(at.stable.pair, pair, at.seen.pods, at.tokenizers)
     if strange is not None:
         return end_canary(at, course, Ending(reason="TokenizerChanged", note=strange))
     crashing = gates.crash_looping(room.canary_pods(at, moved.revision))
