@@ -39,7 +39,7 @@ from tandem_operator.reconcile import Observers, reconcile
 from tandem_operator.recorder import Recorder, tell_replay
 from tandem_operator.rights import LEASE_NAME, find_lacking
 from tandem_operator.settings import Settings, SettingsError, read_settings
-from tandem_operator.telemetry import PodTelemetry
+from tandem_operator.telemetry import PodTelemetry, pod_session
 from tandem_operator.watches import watch_children
 from tandem_operator.worklist import Worklist
 
@@ -201,8 +201,7 @@ async def _lead(
 ) -> None:
     """Watch and reconcile until asked to stop."""
     recorder = EventRecorder(cluster, instance=settings.identity, registry=registry)
-    # Pods are asked every ten seconds or more seldom: connections that wait for that take more memory than time.
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session:
+    async with pod_session() as session:
         sources = Sources(cluster, PodTelemetry(session), health.clock, settings.terms)
         sources = replace(sources, metrics=_prometheus(settings, session))
         if settings.record_folder is not None:

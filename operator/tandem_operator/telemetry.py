@@ -51,6 +51,15 @@ class Loaded:
     adapters: tuple[Held, ...]
 
 
+def pod_session() -> aiohttp.ClientSession:
+    """For `PodTelemetry`; belongs to the running loop.
+
+    Pods are asked every ten seconds or more seldom: connections that wait for that take more memory than time. There is
+    no most of them, which is 100 by default: loads last for minutes, and no gateway is to look mute while they do.
+    """
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True, limit=0))
+
+
 class PodTelemetry:
     """`Telemetry` over HTTP to pod IPs; one instance belongs to one event loop."""
 

@@ -5,14 +5,13 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from tandem_operator import telemetry
 from tandem_operator.ports import Pressure
-from tandem_operator.telemetry import PodTelemetry
+from tandem_operator.telemetry import PodTelemetry, pod_session
 
 HOST = "127.0.0.1"
 MEMORY = {"workingSetBytes": 7, "kvBasisPoints": 8000, "preempting": True}
@@ -25,6 +24,13 @@ class Pod:
         self.body, self.status, self.paths = b"{}", 200, list[str]()
         self.released = asyncio.Event()
         self.released.set()
+        self.loading, self.read = 0, asyncio.Event()
+
+    async def load(self, _: web.Request) -> web.Response:
+        """Takes until the adapter is `read`."""
+        self.loading += 1
+        await self.read.wait()
+        return web.json_response({})
 
     async def serve(self, request: web.Request) -> web.Response:
         self.paths.append(request.path)
@@ -36,12 +42,14 @@ class Pod:
 async def heard(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Pod, PodTelemetry]]:
     pod, app = Pod(), web.Application()
     app.router.add_get("/{path:.*}", pod.serve)
+    app.router.add_put("/{path:.*}", pod.load)
     server = TestServer(app, host=HOST)
     await server.start_server()
     monkeypatch.setattr(telemetry, "ADMIN_PORT", server.port)
-    async with aiohttp.ClientSession() as session:
+    async with pod_session() as session:
         yield pod, PodTelemetry(session)
     pod.released.set()
+    pod.read.set()
     await server.close()
 
 
@@ -56,6 +64,18 @@ async def test_an_error_is_no_answer(heard: tuple[Pod, PodTelemetry]) -> None:
     pod, pods = heard
     pod.body, pod.status = json.dumps(MEMORY).encode(), 500
     assert (await pods.evidence(HOST), await pods.pressure(HOST)) == (None, None)
+
+
+async def test_a_pod_is_heard_while_more_loads_go_on_than_a_client_has_connections(
+    heard: tuple[Pod, PodTelemetry],
+) -> None:
+    pod, pods = heard
+    loads = [asyncio.create_task(pods.load_adapter(HOST, f"{index}", {"uri": "file:///one"})) for index in range(101)]
+    while pod.loading < 100:
+        await asyncio.sleep(0.01)
+    assert await pods.evidence(HOST) == pod.body
+    pod.read.set()
+    assert set(await asyncio.gather(*loads)) == {None}
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000])
