@@ -378,6 +378,17 @@ async def test_a_repository_is_read_at_its_revision_and_what_was_downloaded_goes
     assert not any(place.exists() for place in places)
 
 
+async def test_what_is_wrong_with_a_repository_is_told_in_the_same_words_each_time(folders: Path) -> None:
+    adapters = Adapters(loaded(folders / "model"), download=lambda repository, revision, into: None)
+    told = []
+    for _ in range(2):
+        with pytest.raises(ModelRefused) as refused:
+            adapters.read_at("legal", AdapterSource("hf://acme/whole-model", "c" * 40))
+        told.append(str(refused.value))
+    assert told[0] == told[1]
+    assert told[0].startswith("hf://acme/whole-model is no adapter folder")
+
+
 async def test_an_engine_that_takes_no_adapters_says_so() -> None:
     async with (
         http_server(Starlette(routes=adapter_routes(lambda: None)), host="127.0.0.1", port=0) as port,

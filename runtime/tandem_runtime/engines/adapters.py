@@ -84,7 +84,11 @@ class Adapters:
             return
         with TemporaryDirectory(prefix="adapter-") as folder:
             self._download(f"{parts.netloc}{parts.path}".strip("/"), source.revision, Path(folder))
-            yield Path(folder)
+            try:
+                yield Path(folder)
+            except ModelRefused as refused:
+                # Whose name is another one each time: who repeats the order would be told something new each time.
+                raise ModelRefused(str(refused).replace(folder, source.uri)) from refused
 
     def put_in(self, name: str, read: ReadAdapter, *, in_use: Collection[AdapterDigest | None] = ()) -> AdapterFacts:
         """Lead `name` to what was read; `in_use` are the adapters of open sessions. Raises Overloaded."""
