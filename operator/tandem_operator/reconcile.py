@@ -94,6 +94,8 @@ async def look(key: Key, sources: Sources, observer: Observer) -> float | None:
     sources.keep(seen)
     decision, steps = planned(decide(seen), seen)
     outcome = await apply(steps, target, sources.cluster)
+    # They rest on no write: a child that is refused for hours keeps no adapter out of a pod that began anew.
+    sources.loads.follow(key, decision.loads or (), addresses(found.pods), sources.telemetry, sources.clock)
     # Before the report: who reads a status finds its events, and a conflict of the report does not make the turn again.
     if progress_is_kept(outcome):
         await observer.decided(key, seen.resource.uid, decision)
@@ -103,7 +105,6 @@ async def look(key: Key, sources: Sources, observer: Observer) -> float | None:
         await write_status(status, target, sources.cluster)
     if outcome.failed is not None:
         raise StoppedShort(outcome.failed)
-    sources.loads.follow(key, decision.loads or (), addresses(found.pods), sources.telemetry, sources.clock)
     if status is None and not steps.actions and not decision.loads and settling.is_at_rest(seen, decision):
         sources.steady.keep(key, found, essence(seen, decision), seen.now)
         return sources.steady.paced(decision.look_again_in_seconds)

@@ -1,14 +1,18 @@
 """Adapters of a resource in the hands of the operator: they come into pods that stay, by revision, and go again."""
 
+import asyncio
 import copy
 import json
 from typing import Any
 
+import pytest
 from tests.domain.simulated_specs import BASE, changed
 from tests.scenarios.operator_stage import ADDRESS, Stage, command, look_until
 
+from tandem_operator.domain.errors import ClusterError
 from tandem_operator.domain.nested import text
 from tandem_operator.ports import Kind
+from tandem_operator.reconcile import StoppedShort
 
 ONE, TWO, THREE = (f"sha256:{digit * 64}" for digit in "123")
 SPEC = changed(
@@ -70,6 +74,27 @@ async def test_the_first_revision_serves_once_its_adapters_are_in_every_target_p
     assert f"legal {ONE}" in stage.message("AdaptersLoaded")
     (revision,) = stage.status["revisions"]
     assert revision["adapters"] != "00000000"
+
+
+async def test_a_child_that_is_refused_keeps_no_adapter_out_of_a_pod_that_began_anew() -> None:
+    stage = await AdapterStage(adapter("legal", "one")).settle()
+    del stage.cluster.objects[Kind.POD_DISRUPTION_BUDGET, "llm", "chat-gateway"]
+
+    def refused(verb: str, kind: Kind, _: str) -> ClusterError | None:
+        return (
+            ClusterError("apply", "a webhook says no")
+            if (verb, kind) == ("apply", Kind.POD_DISRUPTION_BUDGET)
+            else None
+        )
+
+    with stage.cluster.failing(refused):
+        stage.lose(sorted(stage.pods())[0])
+        for _ in range(3):
+            with pytest.raises(StoppedShort):
+                await stage.look()
+            stage.pass_time(1.0)
+            await asyncio.sleep(0)
+    assert stage.held() == [{ONE}, {ONE}]
 
 
 async def test_an_object_without_adapters_asks_no_pod_and_says_nothing_of_them_to_gateways() -> None:
