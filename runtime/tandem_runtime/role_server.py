@@ -14,7 +14,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from starlette.routing import Route
 from tandem_runtime.adapter_routes import adapter_routes
 from tandem_runtime.admin import admin_app, http_server
 from tandem_runtime.domain.errors import ModelRefused
+from tandem_runtime.domain.policy import LONGEST_PROPOSAL
 from tandem_runtime.domain.tokens import Incarnation
 from tandem_runtime.engines.adapters import Adapters
 from tandem_runtime.engines.batched import BatchedEngine
@@ -97,6 +98,8 @@ class Engine:
 def load_engine(name: RoleName, options: EngineOptions, *, clock: Clock) -> Engine:
     """Blocks while weights are read. Raises ModelRefused naming file, field or option, BadRequest for an adapter's name
     that is none, and Overloaded for more adapters than fit."""
+    if name is RoleName.TARGET:
+        options = replace(options, outputs=LONGEST_PROPOSAL + 1)
     model, facts, pace, size = load_model(options, clock=clock)
     match name:
         case RoleName.TARGET:

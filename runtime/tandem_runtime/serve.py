@@ -4,8 +4,9 @@ Refuses to know Kubernetes, and to compute: each engine steps on a thread of its
 """
 
 import asyncio
+import logging
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tandem_runtime.adapter_routes import adapter_routes
@@ -27,6 +28,8 @@ from tandem_runtime.ports import Clock
 from tandem_runtime.role_server import load_model
 from tandem_runtime.telemetry import Metrics
 from tandem_runtime.tokenizer import FolderTokenizer
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +57,9 @@ async def serve_pair(
     """Serve until `ending` is set. Raises SettingRefused, ModelRefused, and OSError for a port in use."""
     tokenizer = FolderTokenizer(_tokenizer_folder(options))
     keys = None if options.auth_file is None else KeyFile(options.auth_file)
-    target = await _load(options.target, clock)
-    draft = None if options.draft is None else await _load(options.draft, clock)
+    to_target, to_draft = await asyncio.to_thread(_shared, options)
+    target = await _load(to_target, clock)
+    draft = None if to_draft is None else await _load(to_draft, clock)
     if draft is not None and draft.facts.tokenizer_digest != target.facts.tokenizer_digest:
         raise ModelRefused(
             "the tokenizers of --draft and --target differ (tokenizer.json, tokenizer_config.json, chat_template.jinja)"
@@ -108,6 +112,18 @@ def _tokenizer_folder(options: PairOptions) -> Path:
     if options.target.model.startswith(SCHEME):
         raise SettingRefused(f"--tokenizer is missing: --target {options.target.model} has no folder to take it from")
     return Path(options.target.model)
+
+
+def _shared(options: PairOptions) -> tuple[EngineOptions, EngineOptions | None]:
+    """What each engine is asked for, with its part of the memory where both are models in folders."""
+    target = replace(options.target, outputs=options.speculation.max_draft_tokens + 1)
+    if options.draft is None or any(engine.model.startswith(SCHEME) for engine in (target, options.draft)):
+        return target, options.draft
+    from tandem_runtime.engines.torch_engine.engine import pair_sums  # noqa: PLC0415  # torch, only for who needs it
+
+    target, draft, told = pair_sums(target, options.draft)
+    logger.info("memory: %s", told)
+    return target, draft
 
 
 async def _load(options: EngineOptions, clock: Clock) -> LocalModel:

@@ -44,7 +44,8 @@ class EngineOptions:
 
     `weights` is one of `WEIGHTS`. `device` "auto": the first CUDA device if there is one, else `threads` cores of the
     CPU. `max_length` None: what the model was made for. `kv_bytes` None: what all sessions need at full
-    length, but half of what is free at most. `step_rows`: see `engines.planning`.
+    length, but half of what is free at most. `step_rows`: see `engines.planning`. `outputs`: rows of a session
+    whose logits one step may want, for a target one more than it is given to judge.
     """
 
     model: str
@@ -56,5 +57,6 @@ class EngineOptions:
     max_length: int | None = None
     kv_bytes: int | None = None
     step_rows: int = STEP_ROWS
+    outputs: int = 1
     pace: str | None = None
     adapters: AdapterOptions = field(default_factory=AdapterOptions)

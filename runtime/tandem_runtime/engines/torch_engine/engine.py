@@ -14,6 +14,7 @@ built, and on a GPU, torch computes, which picks routine and order of summation 
 import logging
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -34,13 +35,14 @@ from tandem_runtime.engines.torch_engine.linear import Multiplier, multiplier_fo
 from tandem_runtime.engines.torch_engine.loading import load_decoder
 from tandem_runtime.engines.torch_engine.model import Decoder, DecoderConfig
 from tandem_runtime.engines.torch_engine.native_between import NativeBetween, built
+from tandem_runtime.engines.torch_engine.pair_room import Part, shares, sums
 from tandem_runtime.engines.torch_engine.quantised import BITS, Rounding, quantised_multiplier
-from tandem_runtime.engines.torch_engine.room import lent_blocks, toll_of
+from tandem_runtime.engines.torch_engine.room import lent_blocks, logits_bytes, toll_of, weight_bytes
 from tandem_runtime.memory import available_bytes
 from tandem_runtime.native import NotBuilt
 from tandem_runtime.ports import Logits, ReadAdapter, Row
 
-__all__ = ["DTYPES", "TorchModel", "load_torch_model"]
+__all__ = ["DTYPES", "TorchModel", "load_torch_model", "pair_sums"]
 
 logger = logging.getLogger(__name__)
 
@@ -178,17 +180,9 @@ def load_torch_model(options: EngineOptions, *, known_ids: int | None = None) ->
     temperature, bias or grammar lets a token be drawn that has no text.
     """
     folder, device = Path(options.model), _device_named(options.device)
-    if options.dtype not in DTYPES:
-        raise ModelRefused(f"--dtype {options.dtype}: this engine computes in {' or '.join(DTYPES)}")
-    if options.weights not in (AS_IS, *BITS):
-        raise ModelRefused(f"{options.weights} weights: this engine holds them {AS_IS} or as {' or '.join(BITS)}")
-    dtype, length = DTYPES[options.dtype], _allowed_length(folder, options.max_length)
-    sizes = (("--threads", options.threads), ("--max-sessions", options.max_sessions), ("--max-length", length))
-    for option, value in sizes:
-        if value < 1:
-            raise ModelRefused(f"{option} {value}: give 1 or more")
-    available = available_bytes() if device == "cpu" else torch.cuda.mem_get_info(device)[0]
-    blocks = lent_blocks(options, read_config(folder), dtype=dtype, length=length, available=available)
+    config, dtype, length = _asked(options)
+    available = _available(device)
+    blocks = lent_blocks(options, config, dtype=dtype, length=length, available=available)
     torch.set_num_threads(options.threads)
     decoder = _loaded(folder, weights=options.weights, dtype=dtype, device=device)
     multiplier = (multiplier_for if options.weights == AS_IS else quantised_multiplier)(torch.device(device))
@@ -198,6 +192,50 @@ def load_torch_model(options: EngineOptions, *, known_ids: int | None = None) ->
     about = (device, options.dtype, options.weights, model.determinism, multiplier.about, screens().about)
     logger.info("loaded device=%s dtype=%s weights=%s determinism=%s products: %s; screens: %s", *about)
     return model
+
+
+def pair_sums(target: EngineOptions, draft: EngineOptions) -> tuple[EngineOptions, EngineOptions, str]:
+    """Both with their part of the memory for keys and values, and the sum in words. Loads nothing. Raises ModelRefused.
+
+    `kv_bytes` of the target is for both together.
+    """
+    available = _available(_device_named(target.device))
+    length = max(_asked(options)[2] for options in (target, draft))
+    parts = [_part("--target", target), _part("--draft", draft)]
+    lent = shares(available, parts, length=length, asked=target.kv_bytes)
+    told = f"{sums(available, parts)}: {lent[0]} for the target's, {lent[1]} for the draft's"
+    return replace(target, kv_bytes=lent[0]), replace(draft, kv_bytes=lent[1]), told
+
+
+def _part(role: str, options: EngineOptions) -> Part:
+    config, dtype, length = _asked(options)
+    return Part(
+        name=f"{role} {options.model}",
+        weights=weight_bytes(config, dtype, weights=options.weights),
+        logits=logits_bytes(options, config, dtype),
+        block=block_bytes(config, dtype),
+        one=blocks_of(length),
+        sessions=options.max_sessions,
+    )
+
+
+def _asked(options: EngineOptions) -> tuple[DecoderConfig, torch.dtype, int]:
+    """The model's config, what it is computed in, and how long its sessions get. Raises ModelRefused."""
+    if options.dtype not in DTYPES:
+        raise ModelRefused(f"--dtype {options.dtype}: this engine computes in {' or '.join(DTYPES)}")
+    if options.weights not in (AS_IS, *BITS):
+        raise ModelRefused(f"{options.weights} weights: this engine holds them {AS_IS} or as {' or '.join(BITS)}")
+    folder = Path(options.model)
+    dtype, length = DTYPES[options.dtype], _allowed_length(folder, options.max_length)
+    sizes = (("--threads", options.threads), ("--max-sessions", options.max_sessions), ("--max-length", length))
+    for option, value in sizes:
+        if value < 1:
+            raise ModelRefused(f"{option} {value}: give 1 or more")
+    return read_config(folder), dtype, length
+
+
+def _available(device: str) -> int:
+    return available_bytes() if device == "cpu" else torch.cuda.mem_get_info(device)[0]
 
 
 def _with_memory(make: Callable[..., TorchModel], *, max_sessions: int, max_length: int, kv_blocks: int) -> TorchModel:

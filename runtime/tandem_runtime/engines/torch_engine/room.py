@@ -15,7 +15,7 @@ from tandem_runtime.engines.torch_engine.model import DecoderConfig, shape_of
 from tandem_runtime.engines.torch_engine.quantised import BITS, packed_bytes
 from tandem_runtime.ports import Toll
 
-__all__ = ["lent_blocks", "toll_of", "weight_bytes"]
+__all__ = ["DEFAULT_SHARE", "gigabytes", "lent_blocks", "logits_bytes", "toll_of", "weight_bytes"]
 
 DEFAULT_SHARE = 0.5
 """The rest is for what steps need in passing, and for another engine in the same process."""
@@ -27,6 +27,13 @@ def weight_bytes(config: DecoderConfig, dtype: torch.dtype, *, weights: str = AS
     if weights != AS_IS:
         return packed_bytes(decoder, bits=BITS[weights], dtype=dtype)
     return sum(weight.numel() for weight in decoder.parameters()) * dtype.itemsize
+
+
+def logits_bytes(options: EngineOptions, config: DecoderConfig, dtype: torch.dtype) -> int:
+    """Of the largest step: as they are computed, and beside that as fp32 where they are not."""
+    rows = min(options.max_sessions * options.outputs, options.step_rows)
+    widened = 0 if dtype == torch.float32 else torch.float32.itemsize
+    return rows * config.vocab_size * (dtype.itemsize + widened)
 
 
 def toll_of(config: DecoderConfig, dtype: torch.dtype, *, outputs: int, weights: str = AS_IS) -> Toll:
@@ -51,17 +58,20 @@ def lent_blocks(
     """How many blocks of keys and values sessions of up to `length` positions get of `available` bytes.
 
     `kv_bytes` says it. Left out, they get what all of them need at full length, but no more than DEFAULT_SHARE of what
-    the weights leave: then sessions wait for each other. Raises ModelRefused where one session would not fit, and where
-    more is asked for than there is.
+    the weights and a step's logits leave: then sessions wait for each other. Raises ModelRefused where one session would
+    not fit, and where more is asked for than there is.
     """
     weights, one = weight_bytes(config, dtype, weights=options.weights), blocks_of(length)
     kind = options.dtype if options.weights == AS_IS else options.weights
+    logits = logits_bytes(options, config, dtype)
     held = (
-        f"{options.model}: its weights take {_gigabytes(weights)} as {kind}, but {_gigabytes(available)} are available"
+        f"{options.model}: its weights take {gigabytes(weights)} as {kind}, but {gigabytes(available)} are available, "
+        f"and logits of a full step take {gigabytes(logits)}"
     )
-    left = available - weights
+    left = available - weights - logits
     if left <= 0:
-        raise ModelRefused(f"{held}; take a smaller model, a narrower --dtype or a larger machine")
+        smaller = "a smaller model, a narrower --dtype or a larger machine"
+        raise ModelRefused(f"{held}; take {smaller}, or lower --max-sessions")
     if options.kv_bytes is not None and options.kv_bytes > left:
         raise ModelRefused(f"{held}; give --kv-bytes {left} at most")
     budget = int(left * DEFAULT_SHARE) if options.kv_bytes is None else options.kv_bytes
@@ -75,5 +85,5 @@ def lent_blocks(
     raise ModelRefused(f"--kv-bytes {options.kv_bytes}: {asked}; give as much, or lower --max-length")
 
 
-def _gigabytes(size: int) -> str:
+def gigabytes(size: int) -> str:
     return f"{size / 1e9:.3g} GB"
