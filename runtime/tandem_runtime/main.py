@@ -187,8 +187,8 @@ def _add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--kv-bytes",
         type=partial(positive_number, most=LARGEST_MEMORY),
-        help="memory for keys and values, in serve for both models together (default: as all sessions need at full length,"
-        " half of what is free at most)",
+        help="memory for keys and values, in serve for both models together (default: as all sessions need at full"
+        " length, half of what is free at most)",
     )
     add(
         "--step-rows",

@@ -58,8 +58,8 @@ def lent_blocks(
     """How many blocks of keys and values sessions of up to `length` positions get of `available` bytes.
 
     `kv_bytes` says it. Left out, they get what all of them need at full length, but no more than DEFAULT_SHARE of what
-    the weights and a step's logits leave: then sessions wait for each other. Raises ModelRefused where one session would
-    not fit, and where more is asked for than there is.
+    the weights and a step's logits leave: then sessions wait for each other. Raises ModelRefused where one session
+    would not fit, and where more is asked for than there is.
     """
     weights, one = weight_bytes(config, dtype, weights=options.weights), blocks_of(length)
     kind = options.dtype if options.weights == AS_IS else options.weights
