@@ -122,6 +122,9 @@ COLD = (Phase(17, 12.0),)
 """Nothing was known below."""
 PHASES = (Phase(8, 4), Phase(17, 8), Phase(16, 5), Phase(17, 5), Phase(16, 5), Phase(17, 5), Phase(8, 5))
 FIRST_ABOVE, LAST_BELOW = 1, len(PHASES) - 1
+ALL_JUDGED = 3.0
+"""Seconds: what newcomers proposed before anything was known above is judged as their prompts are read, each in a step
+of its own of .26 s."""
 
 
 @pytest.fixture(scope="module")
@@ -135,12 +138,19 @@ def test_above_the_knee_only_probes_propose_and_a_step_costs_what_it_costs_witho
     assert cold.on.rate(0, settled) >= 0.98 * cold.off.rate(0, settled)
 
 
-def test_who_comes_from_below_stops_and_tries_again_for_single_rounds(both: Both) -> None:
+def test_who_comes_from_below_stops_and_asks_for_nothing_but_probes(both: Both) -> None:
     """Below, K was the same in all rounds, so what one guess costs was never seen, and a probe of one says too little
-    of sixteen: they are tried now and then. What that loses is bounded."""
-    settled = both.on.within(FIRST_ABOVE, 2.0)
-    assert sum(each.k > 0 for each in settled) <= 0.15 * len(settled)
-    assert both.on.rate(FIRST_ABOVE, 2.0) >= 0.7 * both.off.rate(FIRST_ABOVE, 2.0)
+    of sixteen: they are not tried again for it."""
+    settled = both.on.within(FIRST_ABOVE, ALL_JUDGED)
+    assert {each.rule for each in settled if each.k} <= {Rule.PROBE}
+    assert sum(each.k > 0 for each in settled) <= 0.02 * len(settled)
+    assert both.on.rate(FIRST_ABOVE, ALL_JUDGED) >= 0.98 * both.off.rate(FIRST_ABOVE, ALL_JUDGED)
+
+
+@pytest.mark.parametrize("place", range(FIRST_ABOVE + 1, LAST_BELOW))
+def test_a_load_that_stays_about_the_knee_costs_what_it_costs_without(both: Both, place: int) -> None:
+    assert {each.rule for each in both.on.within(place) if each.k} <= {Rule.PROBE}
+    assert both.on.rate(place, 0.0) >= 0.98 * both.off.rate(place, 0.0)
 
 
 def test_below_it_drafting_begins_again(both: Both) -> None:

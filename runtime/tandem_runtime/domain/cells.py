@@ -26,6 +26,7 @@ from tandem_runtime.domain.lookahead import (
     predict,
     unanswered,
     unheard,
+    waits,
 )
 from tandem_runtime.domain.price import FREE, price_after
 from tandem_runtime.domain.tokens import Round
@@ -239,7 +240,8 @@ class Lookahead:
             return False
         bounds, view = last.why.bounds, last.why.view
         found = predict(self.shared.belief, bounds, now, view)
-        if found is not None and pays(found, bounds, 0, view.batch.rows):
+        rows = view.batch.rows
+        if found is not None and pays(found, bounds, 0, rows) and not waits(self.belief, now, rows):
             return True
         self._loses_by = told
         return False
