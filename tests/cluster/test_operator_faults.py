@@ -83,8 +83,8 @@ FAULTS: Mapping[str, Trouble] = {
 
 
 SEEDS = {f"a mix of all, seed {seed}": twice(mixed(seed, MIX, share=0.08), seconds=60) for seed in range(1, 25)}
-WRITES = 50
-"""Of an undisturbed story at most: 48, and two where a look falls between two writes of others."""
+WRITES = 53
+"""Of an undisturbed story at most: 51, and two where a look falls between two writes of others."""
 KILLS = {f"killed after write {number}": Trouble(kill_after=number) for number in range(1, WRITES + 1)}
 ALWAYS = (
     "too many requests",
